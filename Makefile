@@ -1,0 +1,86 @@
+# blobgc is SQL only: building is concatenating, and installing is copying. PGXS copies where it is
+# installed; where it is not (or with "make PGXS= …"), the rules at the end do the same.
+
+EXTENSION  = blobgc
+EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSION).control)
+PG_CONFIG  ?= pg_config
+PGXS       := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+# The table of contents, in the order of installation.
+SQL = \
+	sql/schema.sql \
+	sql/settings.sql \
+	sql/catalog.sql \
+	sql/expressions.sql \
+	sql/collections.sql \
+	sql/definition.sql \
+	sql/log.sql \
+	sql/holds.sql \
+	sql/tombstones.sql \
+	sql/uploads.sql \
+	sql/claims.sql \
+	sql/templates.sql \
+	sql/templates_review.sql \
+	sql/generate.sql \
+	sql/track.sql \
+	sql/review.sql \
+	sql/status.sql \
+	sql/rights.sql
+
+SCRIPT     = build/$(EXTENSION)--$(EXTVERSION).sql
+PLAIN      = build/$(EXTENSION)-plain.sql
+DATA_built = $(SCRIPT)
+EXTRA_CLEAN = build
+
+all: $(SCRIPT)
+
+$(SCRIPT): $(SQL) sql/dump.sql Makefile $(EXTENSION).control
+	@mkdir -p build
+	@{ printf '%s\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit'; \
+	  cat $(SQL) sql/dump.sql; } | sed 's/@VERSION@/$(EXTVERSION)/g' > $@.tmp
+	@mv $@.tmp $@
+	@echo built $@
+
+$(PLAIN): $(SQL) Makefile $(EXTENSION).control
+	@mkdir -p build
+	@{ printf '%s\n' '\set ON_ERROR_STOP on' 'begin;'; cat $(SQL); echo 'commit;'; } \
+	  | sed 's/@VERSION@/$(EXTVERSION)/g' > $@.tmp
+	@mv $@.tmp $@
+	@echo built $@
+
+plain: $(PLAIN)
+
+test lint:
+	tests/setup
+	$(MAKE) --no-print-directory install
+	tests/with_server tests/run $(filter lint,$@)
+
+help:
+	@echo 'make            build the extension script in build/'
+	@echo 'make install    copy it to where PG_CONFIG says (DESTDIR is honoured)'
+	@echo 'make uninstall  remove it from there'
+	@echo 'make plain      build $(PLAIN), for psql, where no file can be copied'
+	@echo 'make test       install, and run every test in a private server'
+	@echo 'make lint       install, and run only the static checks'
+	@echo 'make clean      remove build/'
+
+.PHONY: all plain test lint help install uninstall clean
+.DELETE_ON_ERROR:
+
+ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)
+include $(PGXS)
+else
+
+EXTENSION_DIR = $(DESTDIR)$(shell $(PG_CONFIG) --sharedir)/extension
+
+install: all
+	install -d '$(EXTENSION_DIR)'
+	install -m 644 $(EXTENSION).control $(SCRIPT) '$(EXTENSION_DIR)'
+
+uninstall:
+	rm -f '$(EXTENSION_DIR)/$(EXTENSION).control' '$(EXTENSION_DIR)/$(notdir $(SCRIPT))'
+
+clean:
+	rm -rf $(EXTRA_CLEAN)
+
+endif

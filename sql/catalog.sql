@@ -1,0 +1,213 @@
+-- The catalog: what PostgreSQL itself knows of a table's key, its partitions, and who refers to it.
+--
+-- Foreign keys are read here and nowhere else, at every review. Nobody has to register a reference.
+
+create function gc._partitions(relation regclass)
+    returns setof regclass
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select relation
+    union
+    select t.relid from pg_partition_tree(relation) as t
+$$;
+
+comment on function gc._partitions(regclass) is
+    'A table with all its partitions, itself included.';
+
+
+create function gc._operator(operator oid)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when n.nspname = 'pg_catalog' then o.oprname
+        else format('operator(%I.%s)', n.nspname, o.oprname)
+    end
+    from pg_operator as o
+    join pg_namespace as n on n.oid = o.oprnamespace
+    where o.oid = operator
+$$;
+
+comment on function gc._operator(oid) is
+    'An operator as it has to be written where only pg_catalog is searched.';
+
+
+-- A queue has columns of its own; a key column of the same name stands beside them as key_<name>.
+create function gc._queue_column(name name)
+    returns name
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when name in ('entry', 'event', 'review_after', 'review_count', 'last_error')
+            then 'key_' || name
+        else name
+    end::name
+$$;
+
+comment on function gc._queue_column(name) is
+    'The name that a key column has in a review queue.';
+
+
+create type gc._key_columns as (
+    names name[], queue_names name[], types text[], operators text[]
+);
+
+comment on type gc._key_columns is
+    'A primary key: its columns, their names in a queue, their types, and what compares them.';
+
+
+create function gc._key(target regclass)
+    returns gc._key_columns
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(a.attname order by k.n),
+        array_agg(gc._queue_column(a.attname) order by k.n),
+        array_agg(
+            format_type(a.atttypid, a.atttypmod) || case
+                when a.attcollation not in (0, t.typcollation)
+                    then format(' collate %I.%I', cn.nspname, co.collname)
+                else ''
+            end
+            order by k.n),
+        array_agg(gc._operator(o.amopopr) order by k.n)
+    from pg_index as i
+    cross join lateral unnest(i.indkey::smallint[], i.indclass::oid[])
+        with ordinality as k(attnum, opclass, n)
+    join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+    join pg_type as t on t.oid = a.atttypid
+    join pg_opclass as c on c.oid = k.opclass
+    join pg_amop as o on o.amopfamily = c.opcfamily and o.amopstrategy = 3
+        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
+    left join pg_collation as co on co.oid = a.attcollation
+    left join pg_namespace as cn on cn.oid = co.collnamespace
+    where i.indrelid = target and i.indisprimary and k.n <= i.indnkeyatts
+$$;
+
+comment on function gc._key(regclass) is
+    'A table''s primary key; its fields are null where there is none.';
+
+
+create function gc._columns(relation regclass, numbers smallint[])
+    returns name[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(a.attname order by u.n)
+    from unnest(numbers) with ordinality as u(attnum, n)
+    join pg_attribute as a on a.attrelid = relation and a.attnum = u.attnum
+$$;
+
+comment on function gc._columns(regclass, smallint[]) is
+    'The names of a table''s columns that have these numbers.';
+
+
+create function gc._idents(names name[], prefix text default '')
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(prefix || quote_ident(u.name), ', ' order by u.n)
+    from unnest(names) with ordinality as u(name, n)
+$$;
+
+comment on function gc._idents(name[], text) is
+    'Names as a list for a statement, each quoted where it has to be, each behind the prefix.';
+
+
+create type gc._reference as (
+    referencing regclass, columns name[], targets name[], operators text[], on_delete "char",
+    to_key boolean, reference text, owned integer
+);
+
+comment on type gc._reference is
+    'A foreign key into a collection; "owned" is its place in the order, null: it keeps.';
+
+
+-- A foreign key on a partitioned table has a copy on every partition; conparentid tells the copies.
+create function gc._foreign_keys(target regclass)
+    returns setof gc._reference
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select c.conrelid::regclass, f.columns, f.targets,
+        array(
+            select gc._operator(u.op)
+            from unnest(c.conpfeqop) with ordinality as u(op, n) order by u.n
+        ),
+        c.confdeltype,
+        f.targets @> k.names and k.names @> f.targets,
+        format('%s(%s)', c.conrelid::regclass, gc._idents(f.columns)),
+        null::integer
+    from gc._key(target) as k
+    cross join pg_constraint as c
+    cross join lateral (
+        select gc._columns(c.conrelid, c.conkey), gc._columns(c.confrelid, c.confkey)
+    ) as f(columns, targets)
+    where c.contype = 'f'
+        and c.conparentid = 0
+        and c.confrelid in (select * from gc._partitions(target))
+    order by 7, c.oid
+$$;
+
+comment on function gc._foreign_keys(regclass) is
+    'Every foreign key into a table or into one of its partitions.';
+
+
+create function gc._has_index(relation regclass, columns name[])
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select
+        from pg_index as i
+        cross join lateral (
+            select gc._columns(relation, (i.indkey::smallint[])[0:cardinality(columns) - 1])
+        ) as x(first)
+        where i.indrelid = relation
+            and i.indisvalid
+            and x.first @> columns
+            and (
+                i.indpred is null
+                or pg_get_expr(i.indpred, i.indrelid) in (
+                    select format('(%I IS NOT NULL)', u.name) from unnest(columns) as u(name)
+                )
+            )
+    )
+$$;
+
+comment on function gc._has_index(regclass, name[]) is
+    'Whether an index finds the rows by these columns. One that leaves out nulls is good enough.';
+
+
+-- Not immutable at all, but said to be: PostgreSQL then asks it when it plans a statement, and not
+-- at each execution. Altering a table drops every plan that reads the table, so in a statement
+-- that reads it the answer is never old, and costs nothing.
+create function gc._has_columns(relation regclass, columns name[])
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return cardinality(columns) = (
+        select count(*) from pg_attribute as a
+        where a.attrelid = relation and a.attname = any (columns) and not a.attisdropped
+    );
+end;
+$$;
+
+comment on function gc._has_columns(regclass, name[]) is
+    'Whether a table still has all these columns, as a constant in a statement that reads it.';

@@ -1,0 +1,424 @@
+-- Generating: make a collection's queue, functions and triggers from definition and catalog.
+--
+-- Everything that is generated belongs to the owner of blobgc, and is made again, all of it, when
+-- the definition or the catalog differs from the fingerprint. Triggers are created where they are
+-- missing and stay where they are, because creating one locks a table.
+
+create function gc._fingerprint(c gc.collections)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return md5(concat_ws(E'\n',
+        gc.version(), c.target::text, c.url, c.size, c.label, c.generation, c.condition, c.owned,
+        c.events, c.undo, c.columns, c.shared, gc._key(c.target),
+        (
+            select string_agg(format('%s %s', a.attname, format_type(a.atttypid, a.atttypmod)), ','
+                order by a.attnum)
+            from pg_attribute as a
+            where a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
+        ),
+        (select string_agg(r::text, E'\n' order by r.reference) from gc._references(c) as r),
+        (
+            select string_agg(p.part::text, ',' order by p.part::text)
+            from (
+                select gc._partitions(c.target)
+                union
+                select gc._partitions(r.referencing) from gc._references(c) as r
+            ) as p(part)
+        ),
+        (
+            select string_agg(format('%s %s', t.tgrelid::regclass, t.tgname), ','
+                order by t.tgrelid::regclass::text, t.tgname)
+            from pg_proc as f
+            join pg_trigger as t on t.tgfoid = f.oid
+            where f.pronamespace = 'gc'::regnamespace and f.proname = any (c.functions)
+        )
+    ));
+end;
+$$;
+
+comment on function gc._fingerprint(gc.collections) is
+    'All that the generated code depends on, in one word.';
+
+
+-- No primary key: the same key stands in it as often as something happened to its row.
+create function gc._make_queue(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    queue name := gc._object_name(c.name, '_review_queue');
+    command text := (
+        select format(
+            'create table gc.%I (%s, event text not null, review_after timestamptz not null, '
+            'review_count integer not null default 0, last_error text, '
+            'entry bigint generated always as identity) with (fillfactor = 90, '
+            'autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, '
+            'autovacuum_vacuum_insert_scale_factor = 0, '
+            'autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, '
+            'autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 0)',
+            queue,
+            string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n))
+        from gc._key(c.target) as k
+        cross join lateral unnest(k.queue_names, k.types) with ordinality as u(name, type, n)
+    );
+begin
+    perform gc._run(command);
+    execute format('create index on gc.%I (review_after)', queue);
+    execute format('create index on gc.%I (%s, entry)', queue,
+        gc._idents((gc._key(c.target)).queue_names));
+    execute format('comment on table gc.%I is %L', queue, format(
+        'What of %s is to be reviewed, and when; the latest entry of a key counts.', c.target));
+end;
+$$;
+
+comment on function gc._make_queue(gc.collections) is 'Creates the review queue of a collection.';
+
+
+create function gc._make_key_type(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    type name := gc._object_name(c.name, '_key');
+begin
+    if to_regtype(format('gc.%I', type)) is not null then
+        return;
+    end if;
+    execute format('create type gc.%I as (%s)', type, (
+        select string_agg(format('%I %s', u.name, u.type), ', ' order by u.n)
+        from gc._key(c.target) as k
+        cross join lateral unnest(k.names, k.types) with ordinality as u(name, type, n)
+    ));
+end;
+$$;
+
+comment on function gc._make_key_type(gc.collections) is
+    'Creates the type that reads the keys of a collection.';
+
+
+-- A key of another type or another number of columns: the entries cannot be carried over.
+create function gc._make_storage(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    queue regclass := to_regclass(format('gc.%I', gc._object_name(c.name, '_review_queue')));
+    k gc._key_columns := gc._key(c.target);
+    fits boolean := (
+        select array_agg(a.attname order by a.attnum) = k.queue_names
+            and array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum)
+                = array(select split_part(u, ' collate ', 1) from unnest(k.types) as u)
+        from pg_attribute as a
+        where a.attrelid = queue and a.attnum between 1 and cardinality(k.names)
+    );
+begin
+    if queue is not null and not fits then
+        execute format('drop table %s', queue);
+        execute format('drop type gc.%I', gc._object_name(c.name, '_key'));
+        insert into gc.scan_requests (collection, reason)
+        values (c.name, 'the primary key changed');
+    end if;
+    if queue is null or not fits then
+        perform gc._make_queue(c);
+    end if;
+    perform gc._make_key_type(c);
+end;
+$$;
+
+comment on function gc._make_storage(gc.collections) is
+    'Creates what a collection keeps data in, where it is not there or does not fit the key.';
+
+
+-- What a table is called in the names of functions: without its schema while that is enough.
+create function gc._short_name(c gc.collections, relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when exists (
+            select from gc._references(c) as r
+            join pg_class as o on o.oid = r.referencing
+            where o.relname = t.relname and o.oid <> t.oid
+        ) then n.nspname || '_' || t.relname
+        else t.relname
+    end
+    from pg_class as t
+    join pg_namespace as n on n.oid = t.relnamespace
+    where t.oid = relation
+$$;
+
+comment on function gc._short_name(gc.collections, regclass) is
+    'A referring table''s name, with its schema only where another has the same.';
+
+
+create function gc._own_triggers(c gc.collections)
+    returns setof gc._trigger
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select c.target, '_after_insert', 'after insert', 'referencing new table as new_rows',
+        c.columns, gc._after_insert_sql(c)
+    union all
+    select c.target, '_after_update', 'after update',
+        'referencing old table as old_rows new table as new_rows',
+        c.columns, gc._after_update_sql(c)
+    union all
+    select c.target, '_after_delete', 'after delete', 'referencing old table as old_rows',
+        c.columns, gc._after_delete_sql(c)
+    where c.url is not null
+    union all
+    select c.target, '_before_truncate', 'before truncate', '', c.columns,
+        gc._before_truncate_sql(c)
+    where c.url is not null
+$$;
+
+comment on function gc._own_triggers(gc.collections) is
+    'The triggers on a collection''s own table.';
+
+
+create function gc._reference_triggers(c gc.collections)
+    returns setof gc._trigger
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select r.relation,
+        format('_%s_%s_%s', o.timing, gc._short_name(c, r.relation), o.operation),
+        o.timing || ' ' || o.operation, o.tables, r.columns,
+        case o.operation
+            when 'truncate' then gc._before_loss_sql(c)
+            else gc._after_loss_sql(c, r.relation, o.operation)
+        end
+    from (
+        select f.referencing, array_agg(distinct u.name)
+        from gc._references(c) as f
+        cross join lateral unnest(f.columns) as u(name)
+        where f.owned is null
+        group by f.referencing
+    ) as r(relation, columns)
+    cross join (values
+        ('after', 'delete', 'referencing old table as old_rows'),
+        ('after', 'update', 'referencing old table as old_rows new table as new_rows'),
+        ('before', 'truncate', '')
+    ) as o(timing, operation, tables)
+$$;
+
+comment on function gc._reference_triggers(gc.collections) is
+    'The triggers on the tables that refer to a collection and keep its rows.';
+
+
+-- A statement aimed at a partition fires the partition's triggers only, one aimed at the table only
+-- the table's: both have them.
+create function gc._attach(t gc._trigger, function_name name)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    command text;
+begin
+    for command in
+        select format(
+            'create trigger %I %s on %s %s for each statement execute function gc.%I()',
+            n.name, t.timing, p.part, t.tables, function_name)
+        from gc._partitions(t.relation) as p(part)
+        cross join gc._object_name('gc_', function_name) as n(name)
+        where not exists (
+            select from pg_trigger as o where o.tgrelid = p.part and o.tgname = n.name
+        )
+    loop
+        perform gc._run(command);
+    end loop;
+end;
+$$;
+
+comment on function gc._attach(gc._trigger, name) is
+    'Creates a trigger on a table and its partitions, wherever it is missing.';
+
+
+-- Never cascade: a trigger of ours is dropped by name, then its function.
+create function gc._drop_functions(names name[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    command text;
+begin
+    for command in
+        select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
+        from pg_trigger as t
+        join pg_proc as f on f.oid = t.tgfoid
+        where f.pronamespace = 'gc'::regnamespace and f.proname = any (names)
+            and t.tgparentid = 0
+        union all
+        select format('drop function %s', f.oid::regprocedure)
+        from pg_proc as f
+        where f.pronamespace = 'gc'::regnamespace and f.proname = any (names)
+    loop
+        perform gc._run(command);
+    end loop;
+end;
+$$;
+
+comment on function gc._drop_functions(name[]) is
+    'Drops generated functions, with their triggers.';
+
+
+create function gc._make_function(name name, source text)
+    returns name
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    signature regprocedure;
+begin
+    perform gc._run(source);
+    select f.oid into signature
+    from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace and f.proname = _make_function.name;
+    execute format('revoke all on function %s from public', signature);
+    return name;
+end;
+$$;
+
+comment on function gc._make_function(name, text) is
+    'Creates or replaces a generated function, which only the owner of blobgc may call.';
+
+
+create function gc._make_triggers(c gc.collections)
+    returns name[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    t gc._trigger;
+    function_name name;
+    made name[] := array[]::name[];
+begin
+    for t in
+        select * from gc._own_triggers(c) union all select * from gc._reference_triggers(c)
+    loop
+        function_name := gc._object_name(c.name, t.suffix);
+        made := made || gc._make_function(
+            function_name, gc._trigger_sql(c, function_name, t));
+        perform gc._attach(t, function_name);
+    end loop;
+    return made;
+end;
+$$;
+
+comment on function gc._make_triggers(gc.collections) is
+    'Makes all triggers of a collection; returns the names of their functions.';
+
+
+create function gc._make_lookups(c gc.collections)
+    returns name[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array[
+        gc._make_function(gc._object_name(c.name, '_key_text'), gc._key_text_sql(c)),
+        gc._make_function(gc._object_name(c.name, '_lock'), gc._lock_sql(c)),
+        gc._make_function(gc._object_name(c.name, '_scan'), gc._scan_sql(c))
+    ] || case
+        when c.url is null then '{}'
+        else array[gc._make_function(gc._object_name(c.name, '_used'), gc._used_sql(c))]
+    end
+$$;
+
+comment on function gc._make_lookups(gc.collections) is
+    'Makes the functions that look rows up; returns their names.';
+
+
+-- The fingerprint comes after the triggers, which it counts, and before the review, which has it.
+create function gc._generate(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    made name[];
+begin
+    update gc.collections as o
+    set columns = gc._check_definition(c), shared = gc._shares_objects(c)
+    where o.name = c.name
+    returning o.* into c;
+    perform gc._make_storage(c);
+    made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
+    perform gc._drop_functions(
+        array(select u from unnest(c.functions) as u where not u = any (made)));
+    update gc.collections as o
+    set functions = made, problem = null, problem_since = null
+    where o.name = c.name
+    returning o.* into c;
+    update gc.collections as o
+    set fingerprint = gc._fingerprint(c)
+    where o.name = c.name
+    returning o.* into c;
+    perform gc._make_function(gc._object_name(c.name, '_review'), gc._review_sql(c, c.fingerprint));
+end;
+$$;
+
+comment on function gc._generate(text) is 'Makes everything that a collection needs.';
+
+
+-- From the lock on, no foreign key can be added. A session that makes the code again locks more,
+-- and two of them would wait for each other: the second leaves it to the first.
+create function gc._is_current(name text, fingerprint text)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    message text;
+    hint text;
+begin
+    if not exists (select from pg_class as t where t.oid = c.target) then
+        raise 'the table of the collection is gone'
+            using hint = format('select gc.untrack(%L);', name);
+    end if;
+    execute format('lock table %s in row exclusive mode', c.target);
+    if gc._fingerprint(c) = _is_current.fingerprint then
+        return true;
+    end if;
+    if not pg_try_advisory_xact_lock(gc._lock_class(), hashtext(name)) then
+        raise 'another session is making its code again' using errcode = 'lock_not_available';
+    end if;
+    perform gc._generate(name);
+    return false;
+exception
+    when others then
+        get stacked diagnostics message = message_text, hint = pg_exception_hint;
+        raise 'the collection "%" cannot be reviewed: %', name, message
+            using errcode = 'ZG003',
+                detail = 'Nothing of it is deleted until that is mended.',
+                hint = coalesce(nullif(hint, ''), 'Mend it, or call gc.track again.');
+end;
+$$;
+
+comment on function gc._is_current(text, text) is
+    'Locks the collection against new foreign keys. True if the code that asks was made from what '
+    'the catalog says now; false if it has been made again. Raises ZG003 if it cannot be made.';

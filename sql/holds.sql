@@ -1,0 +1,103 @@
+-- Holds: do not collect this row, and do not hand out its object, until then.
+--
+-- A hold is taken by somebody who is about to use a row (gc.keep_alive) or to write its object
+-- (gc.begin_upload). Each call adds one, so two users of one key do not end each other's hold.
+-- Order of locks: the row, or the advisory lock of an upload, comes before the hold is written.
+
+create table gc.holds (
+    id bigint generated always as identity
+        constraint holds_pkey primary key,
+    collection text not null,
+    key text not null,
+    url text,
+    reason text not null,
+    held_until timestamptz not null,
+    held_at timestamptz not null default now()
+);
+create index holds_key_idx on gc.holds using hash (key);
+create index holds_url_idx on gc.holds using hash (url) where url is not null;
+create index holds_held_until_idx on gc.holds (held_until);
+
+comment on table gc.holds is 'Rows and objects that somebody is using or writing.';
+comment on column gc.holds.id is 'The order in which holds were taken.';
+comment on column gc.holds.collection is 'The collection of the row.';
+comment on column gc.holds.key is 'The row''s primary key, as text; it need not exist yet.';
+comment on column gc.holds.url is 'The object''s address, where it was told.';
+comment on column gc.holds.reason is 'What holds it: keep_alive or upload.';
+comment on column gc.holds.held_until is 'When it ends by itself.';
+comment on column gc.holds.held_at is 'When it began.';
+
+
+create function gc._purge_holds(batch integer)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    delete from gc.holds as h
+    where h.id in (
+        select o.id from gc.holds as o where o.held_until < now() limit batch
+        for update skip locked
+    )
+$$;
+
+comment on function gc._purge_holds(integer) is 'Drops holds that are over.';
+
+
+-- Two spellings of a key, \x0A and \x0a, are one key: PostgreSQL reads it and prints it again.
+create function gc._canonical_key(c gc.collections, key text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    canonical text;
+begin
+    execute format('select gc.%I($1)', gc._object_name(c.name, '_key_text'))
+    into canonical using key;
+    if canonical is null then
+        raise 'a key of "%" must not be null', c.name using errcode = 'null_value_not_allowed';
+    end if;
+    return canonical;
+exception
+    when data_exception or null_value_not_allowed then
+        raise 'this is not a key of the collection "%"', c.name
+            using errcode = 'invalid_text_representation',
+                detail = format('%s: %s.', coalesce(key, 'null'), sqlerrm),
+                hint = format('A key is (%s), written as PostgreSQL prints it.',
+                    array_to_string((gc._key(c.target)).types, ', '));
+end;
+$$;
+
+comment on function gc._canonical_key(gc.collections, text) is
+    'The key as PostgreSQL prints it; raises if it cannot be read.';
+
+
+create function gc.keep_alive(name text, key text)
+    returns boolean
+    language plpgsql
+    volatile
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    canonical text := gc._canonical_key(c, key);
+    alive boolean;
+begin
+    perform gc._require_read_committed('keep_alive');
+    -- Locks the row against a review, which waits for nobody, or waits for one to end.
+    execute format('select gc.%I($1)', gc._object_name(c.name, '_lock')) into alive using canonical;
+    if alive then
+        insert into gc.holds (collection, key, reason, held_until)
+        select c.name, canonical, 'keep_alive', now() + s.keep_alive
+        from gc.settings as s;
+    end if;
+    return alive;
+end;
+$$;
+revoke all on function gc.keep_alive(text, text) from public;
+
+comment on function gc.keep_alive(text, text) is
+    'Whether the row exists; if so, it is not collected for a while (gc.settings.keep_alive).';

@@ -1,0 +1,81 @@
+-- Rights: PUBLIC has none. Roles are not created here; rights are given to roles that exist.
+
+revoke all on all functions in schema gc from public;
+
+
+create function gc._grant_functions(role regrole, names text[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    signature regprocedure;
+begin
+    execute format('grant usage on schema gc to %s', role);
+    for signature in
+        select f.oid
+        from pg_proc as f
+        where f.pronamespace = 'gc'::regnamespace and f.proname = any (names)
+    loop
+        execute format('grant execute on function %s to %s', signature, role);
+    end loop;
+end;
+$$;
+revoke all on function gc._grant_functions(regrole, text[]) from public;
+
+comment on function gc._grant_functions(regrole, text[]) is
+    'Lets a role call functions of these names.';
+
+
+create function gc.grant_runner(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array[
+        'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status'
+    ]);
+end;
+$$;
+revoke all on function gc.grant_runner(regrole) from public;
+
+comment on function gc.grant_runner(regrole) is
+    'Lets a role do what a runner does: review, claim, confirm. It needs no right on any table.';
+
+
+create function gc.grant_viewer(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array['version', 'next_due', 'status']);
+    execute format(
+        'grant select on gc.collections, gc.settings, gc.review_after_defaults, gc.tombstones, '
+        'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals to %s', role);
+end;
+$$;
+revoke all on function gc.grant_viewer(regrole) from public;
+
+comment on function gc.grant_viewer(regrole) is
+    'Lets a role see everything and change nothing.';
+
+
+create function gc.grant_uploader(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array['begin_upload', 'end_upload', 'keep_alive']);
+end;
+$$;
+revoke all on function gc.grant_uploader(regrole) from public;
+
+comment on function gc.grant_uploader(regrole) is
+    'Lets an application announce uploads and keep rows alive. It needs no right for all the rest.';

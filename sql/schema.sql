@@ -1,0 +1,115 @@
+-- The schema, and the few checks that every entry point shares.
+--
+-- Everything lives in gc, and gc belongs to the extension, so dropping the one drops the other.
+-- Errors of our own have the SQLSTATE class ZG; callers match that, never the text:
+--   ZG001  the object is being deleted at this moment: try again in a few seconds
+--   ZG002  the object was not announced with gc.begin_upload (strict_uploads)
+--   ZG003  the collection cannot be reviewed: the catalog does not fit its definition
+
+set local search_path = pg_catalog, pg_temp;
+create schema gc;
+comment on schema gc is
+    'blobgc: online garbage collection for whatever rows keep in an object store';
+
+
+create function gc.version()
+    returns text
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $$ select '@VERSION@'::text $$;
+
+comment on function gc.version() is
+    'The version of these functions: what a runner compares with what it speaks.';
+
+
+-- Look, lock, look again needs a new snapshot for each look: a repeatable read sees the same twice.
+create function gc._require_read_committed(caller text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'gc.% cannot run in a % transaction', caller, current_setting('transaction_isolation')
+            using errcode = 'active_sql_transaction',
+                detail = 'It must see what was committed a moment ago, not what was there '
+                    'when the transaction began.',
+                hint = 'begin isolation level read committed;';
+    end if;
+end;
+$$;
+
+comment on function gc._require_read_committed(text) is
+    'Raises outside READ COMMITTED.';
+
+
+create function gc._require_batch(batch integer)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if batch is null or batch < 1 then
+        raise 'a batch must have at least one row'
+            using errcode = 'invalid_parameter_value',
+                detail = format('batch is %s.', coalesce(batch::text, 'null')),
+                hint = 'Leave the argument out for a batch of 1000.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_batch(integer) is
+    'Raises for a batch of none, of less, or of null.';
+
+
+create function gc._require_positive(what text, given interval)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if given is null or given <= '0' then
+        raise 'a % must be longer than nothing', what
+            using errcode = 'invalid_parameter_value',
+                detail = format('%s is %s.', what, coalesce(given::text, 'null')),
+                hint = format('Leave the argument out for the usual %s.', what);
+    end if;
+end;
+$$;
+
+comment on function gc._require_positive(text, interval) is
+    'Raises for a time that is zero, negative or null.';
+
+
+-- What is generated is run here and nowhere else. Its names came through format('%I').
+create function gc._run(command text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+-- @plpgsql_check_options: security_warnings = off
+begin
+    execute command;
+end;
+$$;
+
+comment on function gc._run(text) is 'Runs a statement that blobgc has generated.';
+
+
+-- One number for one thing to wait for: the second half of our advisory locks' two-part keys.
+create function gc._lock_class()
+    returns integer
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $$ select hashtext('blobgc') $$;
+
+comment on function gc._lock_class() is
+    'The first half of the key of every advisory lock that blobgc takes.';

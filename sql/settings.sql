@@ -1,0 +1,129 @@
+-- Settings: one row, typed columns, read at every call, so a change works from the next call on.
+--
+-- Delays: how long after an event a row is reviewed. Each event may have its own; 1 day otherwise.
+
+create table gc.settings (
+    jitter interval not null default '1 minute'
+        constraint settings_jitter_not_negative check (jitter >= '0'),
+    busy_delay interval not null default '30 seconds'
+        constraint settings_busy_delay_positive check (busy_delay > '0'),
+    backoff interval not null default '5 minutes'
+        constraint settings_backoff_positive check (backoff > '0'),
+    backoff_limit interval not null default '24 hours'
+        constraint settings_backoff_limit_not_below_backoff check (backoff_limit >= backoff),
+    max_rows integer not null default 10000
+        constraint settings_max_rows_positive check (max_rows > 0),
+    lock_timeout interval not null default '2 seconds'
+        constraint settings_lock_timeout_positive check (lock_timeout > '0'),
+    statement_timeout interval not null default '1 minute'
+        constraint settings_statement_timeout_positive check (statement_timeout > '0'),
+    max_sleep interval not null default '1 minute'
+        constraint settings_max_sleep_positive check (max_sleep > '0'),
+    upload_timeout interval not null default '1 hour'
+        constraint settings_upload_timeout_positive check (upload_timeout > '0'),
+    keep_alive interval not null default '1 hour'
+        constraint settings_keep_alive_positive check (keep_alive > '0'),
+    strict_uploads boolean not null default false,
+    log_retention interval not null default '90 days'
+        constraint settings_log_retention_not_negative check (log_retention >= '0')
+);
+
+-- A unique index on a constant: there is never a second row.
+create unique index settings_one_row on gc.settings ((true));
+
+
+-- A restored dump brings its own row, and CREATE EXTENSION has put one there already.
+create function gc._replace_settings()
+    returns trigger
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from gc.settings;
+    return new;
+end;
+$$;
+
+comment on function gc._replace_settings() is
+    'A new row of settings takes the place of the old one.';
+
+create trigger before_insert
+    before insert on gc.settings
+    for each row execute function gc._replace_settings();
+
+insert into gc.settings default values;
+
+comment on table gc.settings is 'How blobgc behaves: exactly one row, changed with UPDATE.';
+comment on column gc.settings.jitter is
+    'At most this much is added at random to every delay that is not zero.';
+comment on column gc.settings.busy_delay is
+    'A row that somebody else holds locked is looked at again after this time.';
+comment on column gc.settings.backoff is
+    'The wait after a first failure; it doubles with each further one.';
+comment on column gc.settings.backoff_limit is 'The longest wait after a failure.';
+comment on column gc.settings.max_rows is
+    'The most rows that one review, which is one transaction, deletes, owned rows included.';
+comment on column gc.settings.lock_timeout is 'How long a review waits for a lock, at most.';
+comment on column gc.settings.statement_timeout is
+    'A review that has run this long takes on no further row.';
+comment on column gc.settings.max_sleep is 'gc.next_due is never further away than this.';
+comment on column gc.settings.upload_timeout is
+    'An announced upload holds its object for this long, unless it ends before.';
+comment on column gc.settings.keep_alive is 'How long gc.keep_alive holds a row.';
+comment on column gc.settings.strict_uploads is
+    'Refuse a row whose object was not announced with gc.begin_upload.';
+comment on column gc.settings.log_retention is
+    'How long gc.deletion_log is kept. The daily totals are kept for ever.';
+
+
+create table gc.review_after_defaults (
+    event text not null
+        constraint review_after_defaults_pkey primary key,
+    value interval not null
+        constraint review_after_defaults_value_not_negative check (value >= '0')
+);
+
+comment on table gc.review_after_defaults is
+    'How long after an event a row is reviewed. An event that is not here has a day.';
+comment on column gc.review_after_defaults.event is
+    'An event of a collection: <collection>_insert, <table>_delete, or what gc.track named it.';
+comment on column gc.review_after_defaults.value is 'The delay; zero means at once.';
+
+
+-- PL/pgSQL although one expression: its plan is kept, and every tracked statement calls it once.
+create function gc.review_after(event text)
+    returns timestamptz
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select case
+            when d.value = '0' then now()
+            else now() + coalesce(d.value, '1 day') + random() * s.jitter
+        end
+        from gc.settings as s
+        left join gc.review_after_defaults as d on d.event = review_after.event
+    );
+end;
+$$;
+
+comment on function gc.review_after(text) is
+    'When a row is to be reviewed for which this event happens now.';
+
+
+create function gc._backoff(failures integer)
+    returns interval
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    -- 2^20 times any backoff is beyond any limit; a higher power would overflow the interval.
+    select least(s.backoff * power(2, least(failures, 20)), s.backoff_limit)
+    from gc.settings as s
+$$;
+
+comment on function gc._backoff(integer) is
+    'How long to wait after a failure that was preceded by so many others.';

@@ -1,0 +1,499 @@
+-- Templates: the code that is generated for a collection.
+--
+-- A template reads like the statement that it makes; {words} stand for what differs. What it makes
+-- is ordinary SQL that \sf shows. Aliases: q an entry of the review queue, t a row of the
+-- collection, r a row that refers to it, d a tombstone; the table's own name for expressions.
+-- A function that takes more than one statement calls its variables this.…, because a column of
+-- the user's tables may have any name.
+
+-- One pass, so that a value is never searched for words. A word alone on its line takes the line's
+-- indentation for all its lines, and takes the line away with it when it is empty.
+create function gc._render(template text, words jsonb)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        case
+            when m[2] is null then m[3]
+            when m[1] is not null and words ->> m[2] = '' then ''
+            else coalesce(m[1], '') || replace(words ->> m[2], E'\n', coalesce(m[1], E'\n'))
+        end,
+        '' order by n)
+    from regexp_matches(
+        ltrim(template, E'\n'), '(\n *)?\{(\w+)\}|([^{\n]+|\n|\{)', 'g'
+    ) with ordinality as r(m, n)
+$$;
+
+comment on function gc._render(text, jsonb) is 'A template with its words filled in.';
+
+
+create function gc._pair(
+    left_names name[], left_alias text, right_names name[], right_alias text, operators text[]
+)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        format('%s.%I %s %s.%I', left_alias, u.l, u.operator, right_alias, u.r),
+        ' and ' order by u.n)
+    from unnest(left_names, right_names, operators) with ordinality as u(l, r, operator, n)
+$$;
+
+comment on function gc._pair(name[], text, name[], text, text[]) is
+    'The condition that two rows agree in some columns.';
+
+
+create function gc._text_of(names name[], alias text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when cardinality(names) = 1 then format('%s.%I::text', alias, names[1])
+        else format('row(%s)::text', gc._idents(names, alias || '.'))
+    end
+$$;
+
+comment on function gc._text_of(name[], text) is
+    'The expression for a key as text: the value, or a row where there are several columns.';
+
+
+-- How values are printed must not depend on who happens to delete a row.
+create function gc._print_settings(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg(distinct s.line, E'\n' order by s.line), '')
+    from pg_attribute as a
+    join pg_type as t on t.oid = a.atttypid
+    join (values
+        ('bytea', 'set bytea_output = ''hex'''),
+        ('D', 'set datestyle = ''ISO'''), ('D', 'set timezone = ''UTC'''),
+        ('T', 'set intervalstyle = ''postgres'''),
+        ('float', 'set extra_float_digits = 1')
+    ) as s(kind, line)
+        on s.kind in (t.typname, t.typcategory::text)
+            or (s.kind = 'float' and t.typname in ('float4', 'float8'))
+            or t.typcategory not in ('B', 'D', 'E', 'I', 'N', 'S', 'T', 'U')
+    where a.attrelid = c.target and a.attname = any (c.columns)
+$$;
+
+comment on function gc._print_settings(gc.collections) is
+    'The settings under which the columns that are used print in one way only.';
+
+
+-- A condition on the queue entry q: a row of this reference points at its key. A row of the
+-- collection that refers to itself does not keep itself.
+create function gc._refers_sql(c gc.collections, r gc._reference)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(
+        case
+            when r.to_key
+                then 'exists (select from {referencing} as r where {r_is_q}{not_itself})'
+            else 'exists (select from {target} as t join {referencing} as r on {t_is_r} '
+                'where {t_is_q}{not_itself})'
+        end,
+        jsonb_build_object(
+            'target', c.target, 'referencing', r.referencing,
+            'r_is_q', gc._pair(
+                r.columns, 'r', array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
+                r.operators),
+            't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators),
+            't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
+            'not_itself', case
+                when r.referencing in (select * from gc._partitions(c.target)) then
+                    format(' and not (%s)',
+                        gc._pair(k.names, 'r', k.queue_names, 'q', k.operators))
+                else ''
+            end))
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._refers_sql(gc.collections, gc._reference) is
+    'The condition that a row of this reference points at the key of the queue entry q.';
+
+
+-- Why a row is no garbage, in full: asked before the lock, and again after it.
+create function gc._kept_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg(w.why, E'\nor ' order by w.n), 'false')
+    from (
+        select 1, gc._refers_sql(c, r)
+        from gc._references(c) as r
+        where r.owned is null
+        union all
+        select 2, format('exists (select from %s as %I where %s and (%s) is not true)',
+            c.target, gc._alias(c.target),
+            gc._pair(k.names, quote_ident(gc._alias(c.target)), k.queue_names, 'q', k.operators),
+            c.condition)
+        from gc._key(c.target) as k
+        where c.condition is not null
+    ) as w(n, why)
+$$;
+
+comment on function gc._kept_sql(gc.collections) is
+    'The condition that something keeps the key of the queue entry q.';
+
+
+create function gc._words(c gc.collections)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'name', quote_literal(c.name),
+        'target', c.target,
+        'table', quote_literal(c.target),
+        'alias', quote_ident(a.alias),
+        'queue', format('gc.%I', gc._object_name(c.name, '_review_queue')),
+        'keys', gc._idents(k.names),
+        't_keys', gc._idents(k.names, 't.'),
+        'queue_keys', gc._idents(k.queue_names),
+        'q_keys', gc._idents(k.queue_names, 'q.'),
+        't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
+        'q_is_row', gc._pair(k.queue_names, 'q', k.names, quote_ident(a.alias), k.operators),
+        'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
+        'key_text', gc._text_of(k.names, quote_ident(a.alias)),
+        'q_key_text', gc._text_of(k.queue_names, 'q'),
+        'kept', gc._kept_sql(c),
+        'url', coalesce('(' || c.url || ')::text', 'null::text'),
+        'size', coalesce('(' || c.size || ')::bigint', 'null::bigint'),
+        'label', coalesce('(' || c.label || ')::text', 'null::text'),
+        'generation', coalesce('(' || c.generation || ')::text', 'null::text'),
+        'due_at', case when c.undo = '0' then 'now()'
+            else format('now() + interval %L', c.undo) end,
+        'wait_for', case when c.shared then 'null::xid8' else '''0''::xid8' end,
+        'settings', gc._print_settings(c)
+    )
+    from gc._key(c.target) as k
+    cross join (select gc._alias(c.target)) as a(alias)
+$$;
+
+comment on function gc._words(gc.collections) is 'What stands for the words in templates.';
+
+
+create type gc._trigger as (
+    relation regclass, suffix text, timing text, tables text, columns name[], body text
+);
+
+comment on type gc._trigger is 'A trigger that a collection needs, and what it does.';
+
+
+-- The frame of a trigger function. Its rights are the owner's: the application needs none on gc.
+-- A column that was dropped or renamed a moment ago must not fail the application's statement.
+create function gc._trigger_sql(c gc.collections, function_name name, t gc._trigger)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+create or replace function gc.{function}()
+    returns trigger
+    language plpgsql
+    volatile
+    security definer
+    set search_path = pg_catalog, pg_temp
+    {settings}
+as $trigger$
+begin
+    -- No row, or no longer the columns that this was made for: there is nothing to follow.
+    if (select gc._has_columns({relation}, {columns}) from {rows} limit 1) is not true then
+        perform gc._note_missed({name}, {relation}, {columns});
+        return null;
+    end if;
+    {body}
+    return null;
+end;
+$trigger$
+$template$,
+        gc._words(c) || jsonb_build_object(
+            'function', quote_ident(function_name),
+            'relation', quote_literal(t.relation),
+            'columns', quote_literal(t.columns),
+            'rows', case
+                when t.tables like '%new_rows' then 'new_rows'
+                when t.tables like '%old_rows' then 'old_rows'
+                else t.relation::text
+            end,
+            'body', t.body))
+$$;
+
+comment on function gc._trigger_sql(gc.collections, name, gc._trigger) is
+    'The function of a trigger.';
+
+
+create function gc._after_insert_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into {queue} ({queue_keys}, event, review_after)
+select {keys}, {event}, (select gc.review_after({event}))
+from new_rows;
+{admit}$template$,
+        gc._words(c) || jsonb_build_object(
+            'event', quote_literal(gc._event(c, c.name || '_insert')),
+            'admit', case when c.url is null then '' else gc._admit_sql(c, false) end))
+$$;
+
+comment on function gc._after_insert_sql(gc.collections) is
+    'What follows an insert into a collection: every row is reviewed once.';
+
+
+-- An object that is on its way out stays because of a new row, or the row has to wait.
+create function gc._admit_sql(c gc.collections, only_changed boolean)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+if (select s.strict_uploads from gc.settings as s) then
+    perform gc._require_uploads({name}, array_agg(o.key), array_agg(o.url))
+    from (
+        select {key_text}, {url} from new_rows as {alias}
+        {except_key}
+    ) as o(key, url)
+    where o.url is not null;
+end if;
+perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
+from (
+    select {url}, {generation} from new_rows as {alias}
+    {except_url}
+) as o(url, generation)
+where o.url is not null;$template$,
+        w.words || jsonb_build_object(
+            'except_key', case when only_changed then gc._render(
+                'except select {key_text}, {url} from old_rows as {alias}', w.words) else '' end,
+            'except_url', case when only_changed then gc._render(
+                'except select {url}, {generation} from old_rows as {alias}', w.words) else '' end))
+    from gc._words(c) as w(words)
+$$;
+
+comment on function gc._admit_sql(gc.collections, boolean) is
+    'What a row with an object has to pass.';
+
+
+-- EXCEPT compares whole rows; a type without an equality is compared by what it prints.
+create function gc._watched_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        format(
+            case when a.atttypid in ('json'::regtype, 'xml'::regtype) then '%I::text' else '%I' end,
+            a.attname),
+        ', ' order by a.attname = any (k.names) desc, array_position(k.names, a.attname), a.attnum)
+    from gc._key(c.target) as k
+    join pg_attribute as a on a.attrelid = c.target
+    where a.attname = any (k.names) or (c.condition is not null and a.attname = any (c.columns))
+$$;
+
+comment on function gc._watched_sql(gc.collections) is
+    'The columns whose change makes a row of the collection worth a review: key and condition.';
+
+
+create function gc._after_update_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into {queue} ({queue_keys}, event, review_after)
+select {keys}, {event}, (select gc.review_after({event}))
+from (select {watched} from new_rows except select {watched} from old_rows) as changed;
+{objects}$template$,
+        gc._words(c) || jsonb_build_object(
+            'event', quote_literal(gc._event(c, c.name || '_update')),
+            'watched', gc._watched_sql(c),
+            'objects', case when c.url is null then '' else gc._after_url_change_sql(c) end))
+$$;
+
+comment on function gc._after_update_sql(gc.collections) is
+    'What follows an update of a collection''s own rows: a new key, or another condition.';
+
+
+create function gc._after_url_change_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into gc.tombstones (
+    collection, key, label, url, generation, size, due_at, wait_for
+)
+select {name}, o.*, {due_at}, {wait_for}
+from (
+    select {key_text}, {label}, {url}, {generation}, {size}
+    from old_rows as {alias}
+) as o(key, label, url, generation, size)
+where o.url is not null
+    and not exists (
+        select from (select {url}, {generation} from new_rows as {alias}) as n(url, generation)
+        where n.url = o.url and n.generation is not distinct from o.generation
+    );
+{admit}$template$,
+        gc._words(c) || jsonb_build_object('admit', gc._admit_sql(c, true)))
+$$;
+
+comment on function gc._after_url_change_sql(gc.collections) is
+    'An object that no row names any more gets a tombstone; one that is named anew is admitted.';
+
+
+create function gc._buried_sql(c gc.collections, source text, event text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into gc.tombstones (
+    collection, key, label, url, generation, size, event, due_at, wait_for
+)
+select {name}, {key_text}, {label}, {url}, {generation}, {size},
+    {event},
+    {due_at}, {wait_for}
+from {source} as {alias}
+where {url} is not null$template$,
+        gc._words(c) || jsonb_build_object('source', source, 'event', event))
+$$;
+
+comment on function gc._buried_sql(gc.collections, text, text) is
+    'The statement that writes tombstones for rows.';
+
+
+-- The queue still has the entry for which a review deletes; nothing else tells why a row goes.
+create function gc._after_delete_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._buried_sql(c, 'old_rows', gc._render($event$case
+    when current_setting('blobgc.reviewing', true) = {name} then (
+        select q.event from {queue} as q where {q_is_row}
+        order by q.entry desc
+        limit 1
+    )
+end$event$, gc._words(c))) || ';'
+$$;
+
+comment on function gc._after_delete_sql(gc.collections) is
+    'What follows a delete from a collection, whoever deletes: a tombstone for each object.';
+
+
+-- TRUNCATE fires for each partition by itself, and has no transition table.
+create function gc._before_truncate_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('execute format(%s, tg_relid::regclass);', quote_literal(
+        replace(
+            replace(gc._buried_sql(c, '{the table}', 'null'), '%', '%%'),
+            '{the table}', 'only %s')))
+$$;
+
+comment on function gc._before_truncate_sql(gc.collections) is
+    'What comes before a TRUNCATE of a collection: a tombstone for each object.';
+
+
+-- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued.
+create function gc._lost_sql(c gc.collections, r gc._reference, event text, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into {queue} ({queue_keys}, event, review_after)
+select distinct {lost_keys}, {event}, (select gc.review_after({event}))
+from {source} as r
+{joined}
+where {not_null};$template$,
+        gc._words(c) || jsonb_build_object(
+            'event', quote_literal(event),
+            'source', source,
+            'lost_keys', case
+                when j.joined then gc._idents(k.names, 't.')
+                else (
+                    select string_agg(format('r.%I', r.columns[array_position(r.targets, u.name)]),
+                        ', ' order by u.n)
+                    from unnest(k.names) with ordinality as u(name, n)
+                )
+            end,
+            'joined', case when j.joined
+                then format('join %s as t on %s', c.target,
+                    gc._pair(r.targets, 't', r.columns, 'r', r.operators))
+                else '' end,
+            'not_null', (
+                select string_agg(format('r.%I is not null', u.name), ' and ' order by u.n)
+                from unnest(r.columns) with ordinality as u(name, n)
+            )))
+    from gc._key(c.target) as k
+    cross join (select not r.to_key or r.on_delete in ('c', 'n', 'd')) as j(joined)
+$$;
+
+comment on function gc._lost_sql(gc.collections, gc._reference, text, text) is
+    'The statement that queues the targets which rows of a reference have lost.';
+
+
+create function gc._after_loss_sql(c gc.collections, relation regclass, operation text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        gc._lost_sql(c, r, gc._event(c, gc._table_event(relation, operation)),
+            case
+                when operation = 'delete' then 'old_rows'
+                else format('(select %1$s from old_rows except select %1$s from new_rows)',
+                    gc._idents(r.columns))
+            end),
+        E'\n')
+    from gc._references(c) as r
+    where r.owned is null and r.referencing = relation
+$$;
+
+comment on function gc._after_loss_sql(gc.collections, regclass, text) is
+    'What follows a delete or an update of a table that refers to a collection.';
+
+
+create function gc._before_loss_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format(
+        E'insert into gc.scan_requests (collection, reason)\n'
+        'values (%L, tg_relid::regclass || '' was truncated'');', c.name)
+$$;
+
+comment on function gc._before_loss_sql(gc.collections) is
+    'What comes before a TRUNCATE of a table that refers to a collection: a scan is asked for.';

@@ -1,0 +1,242 @@
+-- Tracking: make a table a collection, stop doing so, and find what was there before.
+
+-- Generated code belongs to the owner of blobgc and acts with that role's rights, so nobody else
+-- can have it made.
+create function gc._require_owner()
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    owner name := (
+        select pg_get_userbyid(n.nspowner) from pg_namespace as n where n.nspname = 'gc'
+    );
+begin
+    if current_user <> owner then
+        raise 'only the owner of blobgc can do that'
+            using errcode = 'insufficient_privilege',
+                detail = format('It belongs to %I, and this is %I.', owner, current_user),
+                hint = format('set role %I;', owner);
+    end if;
+end;
+$$;
+
+comment on function gc._require_owner() is 'Raises for a role that does not own blobgc.';
+
+
+create function gc._choose_name(target regclass, name text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    known text := (select c.name from gc.collections as c where c.target = _choose_name.target);
+    chosen text := coalesce(
+        name, known, (select c.relname from pg_class as c where c.oid = _choose_name.target));
+    other regclass := (select c.target from gc.collections as c where c.name = chosen);
+begin
+    if chosen <> known then
+        raise '"%" is the collection "%" already', target, known
+            using errcode = 'duplicate_object',
+                detail = 'A table is one collection.',
+                hint = format('select gc.untrack(%L); and track it anew, or use that name.', known);
+    end if;
+    if other <> target then
+        raise 'the name "%" is taken', chosen
+            using errcode = 'duplicate_object',
+                detail = format('It is the collection of %s.', other),
+                hint = format('select * from gc.track(%L, name => %L);', target, chosen || '_2');
+    end if;
+    if chosen = '' or chosen like '\_%' or octet_length(chosen) > 63 then
+        raise 'a collection cannot be called "%"', chosen
+            using errcode = 'invalid_name',
+                detail = 'A name has 1 to 63 bytes and does not begin with an underscore.',
+                hint = format('select * from gc.track(%L, name => ''…'');', target);
+    end if;
+    return chosen;
+end;
+$$;
+
+comment on function gc._choose_name(regclass, text) is
+    'The name of a collection; raises if it is not free.';
+
+
+create function gc._warn_shared(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if c.shared and not gc._has_url_index(c) then
+        raise warning 'nothing finds the rows of "%" by their url', c.target
+            using detail = 'Rows may share an object: each deletion looks for a row that has it.',
+                hint = format('create index concurrently on %s ((%s));', c.target, c.url);
+    end if;
+end;
+$$;
+
+comment on function gc._warn_shared(gc.collections) is
+    'Warns if objects can be shared and looking for their rows is slow.';
+
+
+create function gc.track(
+    target regclass, name text default null, url text default null, size text default null,
+    label text default null, generation text default null, condition text default null,
+    owned text[] default '{}', events jsonb default '{}', undo interval default '0'
+)
+    returns table (reference text, role text)
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    chosen text;
+    c gc.collections;
+begin
+    perform gc._require_owner();
+    perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.track'));
+    chosen := gc._choose_name(track.target, track.name);
+    if coalesce(track.undo, '-1') < '0' then
+        raise 'an undo window cannot be negative or null'
+            using errcode = 'invalid_parameter_value', hint = 'Leave undo out for none.';
+    end if;
+    insert into gc.collections as o (
+        name, target, url, size, label, generation, condition, owned, events, undo
+    )
+    values (
+        chosen, track.target, track.url, track.size, track.label, track.generation,
+        track.condition, coalesce(track.owned, '{}'), coalesce(track.events, '{}'), track.undo
+    )
+    on conflict (name) do update
+    set url = excluded.url, size = excluded.size, label = excluded.label,
+        generation = excluded.generation, condition = excluded.condition,
+        owned = excluded.owned, events = excluded.events, undo = excluded.undo;
+    perform gc._generate(chosen);
+    c := gc._collection(chosen);
+    perform gc._warn_shared(c);
+    return query
+        select r.reference, case when r.owned is null then 'keeps' else 'owned' end
+        from gc._references(c) as r;
+end;
+$$;
+revoke all on function gc.track(
+    regclass, text, text, text, text, text, text, text[], jsonb, interval
+) from public;
+
+comment on function gc.track(
+    regclass, text, text, text, text, text, text, text[], jsonb, interval
+) is
+    'Makes a table a collection, or changes its definition. Returns each reference into it, and '
+    'whether it keeps its target or is owned by it.';
+
+
+create function gc.untrack(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    waiting bigint;
+begin
+    perform gc._require_owner();
+    perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.track'));
+    perform gc._drop_functions(c.functions);
+    execute format('drop table if exists gc.%I', gc._object_name(c.name, '_review_queue'));
+    execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
+    delete from gc.scan_requests as r where r.collection = c.name;
+    delete from gc.holds as h where h.collection = c.name;
+    delete from gc.tombstones as t where t.collection = c.name;
+    get diagnostics waiting = row_count;
+    delete from gc.collections as o where o.name = c.name;
+    if waiting > 0 then
+        raise warning '% objects of "%" stay in the store', waiting, c.name
+            using detail = 'Their rows are gone, and nobody will delete them any more.',
+                hint = 'Roll back, let a runner delete them, and untrack then.';
+    end if;
+end;
+$$;
+revoke all on function gc.untrack(text) from public;
+
+comment on function gc.untrack(text) is
+    'Makes a collection an ordinary table again: drops its triggers, functions and queue.';
+
+
+create function gc._scan_step(name text, batch integer)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    cursor text := (select c.scan_cursor from gc.collections as c
+        where c.name = _scan_step.name for update);
+    seen integer;
+    last text;
+begin
+    if cursor is null then
+        delete from gc.scan_requests as r where r.collection = _scan_step.name;
+    end if;
+    execute format('select seen, last from gc.%I($1, $2)', gc._object_name(name, '_scan'))
+    into seen, last using batch, cursor;
+    update gc.collections as c
+    set scan_cursor = last, scanning = scanning and seen > 0
+    where c.name = _scan_step.name;
+    return seen;
+end;
+$$;
+
+comment on function gc._scan_step(text, integer) is
+    'Goes over the next rows of a collection and queues those that nothing refers to.';
+
+
+create function gc.scan(name text, batch integer default 1000)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+begin
+    perform gc._require_owner();
+    perform gc._require_batch(batch);
+    return gc._scan_step(c.name, batch);
+end;
+$$;
+revoke all on function gc.scan(text, integer) from public;
+
+comment on function gc.scan(text, integer) is
+    'Queues rows that were there before tracking or whose events were missed. Goes over one batch '
+    'a call and returns how many rows that were; 0 at the end, and then it begins anew.';
+
+
+-- After a TRUNCATE, for example. A scan that somebody else is at is left to them.
+create function gc._scan_if_requested(name text, batch integer)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from gc.scan_requests as r where r.collection = name) then
+        update gc.collections as c
+        set scanning = true, scan_cursor = null
+        where c.name = _scan_if_requested.name and not c.scanning;
+    end if;
+    perform from gc.collections as c
+    where c.name = _scan_if_requested.name and c.scanning
+    for update skip locked;
+    if found then
+        perform gc._scan_step(name, batch);
+    end if;
+end;
+$$;
+
+comment on function gc._scan_if_requested(text, integer) is
+    'Carries a scan on that missed events have made necessary.';
