@@ -24,10 +24,11 @@ comment on function gc._require_worker(text) is 'Raises for a worker without a n
 
 create function gc._settle(batch integer)
     returns void
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+begin
     update gc.tombstones as t
     set wait_for = pg_snapshot_xmax(pg_current_snapshot())
     where t.id in (
@@ -36,7 +37,8 @@ as $$
         where o.wait_for is null and o.due_at <= clock_timestamp()
         limit batch
         for update skip locked
-    )
+    );
+end;
 $$;
 
 comment on function gc._settle(integer) is

@@ -4,40 +4,68 @@
 -- the definition or the catalog differs from the fingerprint. Triggers are created where they are
 -- missing and stay where they are, because creating one locks a table.
 
-create function gc._fingerprint(c gc.collections)
+-- Oids and transaction ids are enough: it is compared only with what was computed from this very
+-- catalog. After a dump is restored it differs, and the code is made again once.
+create function gc._catalog_facts(target regclass)
     returns text
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return md5(concat_ws(E'\n',
-        gc.version(), c.target::text, c.url, c.size, c.label, c.generation, c.condition, c.owned,
-        c.events, c.undo, c.columns, c.shared, gc._key(c.target),
-        (
-            select string_agg(format('%s %s', a.attname, format_type(a.atttypid, a.atttypmod)), ','
-                order by a.attnum)
+    return (
+        with recursive targets(id) as (
+            select target::oid
+            union
+            select i.inhrelid from targets as t join pg_inherits as i on i.inhparent = t.id
+        ),
+        keys as (
+            select k.oid, k.xmin, k.conrelid
+            from pg_constraint as k
+            where k.contype = 'f' and k.conparentid = 0
+                and k.confrelid in (select t.id from targets as t)
+        ),
+        tables(id) as (
+            select t.id from targets as t union select k.conrelid from keys as k
+            union
+            select i.inhrelid from tables as t join pg_inherits as i on i.inhparent = t.id
+        ),
+        facts(fact) as (
+            select (k.oid, k.xmin)::text from keys as k
+            union all
+            select (r.oid, r.relnamespace::regnamespace, r.relname, r.relkind, r.relowner)::text
+            from tables as t join pg_class as r on r.oid = t.id
+            union all
+            select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod)::text
             from pg_attribute as a
-            where a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
-        ),
-        (select string_agg(r::text, E'\n' order by r.reference) from gc._references(c) as r),
-        (
-            select string_agg(p.part::text, ',' order by p.part::text)
-            from (
-                select gc._partitions(c.target)
-                union
-                select gc._partitions(r.referencing) from gc._references(c) as r
-            ) as p(part)
-        ),
-        (
-            select string_agg(format('%s %s', t.tgrelid::regclass, t.tgname), ','
-                order by t.tgrelid::regclass::text, t.tgname)
-            from pg_proc as f
-            join pg_trigger as t on t.tgfoid = f.oid
-            where f.pronamespace = 'gc'::regnamespace and f.proname = any (c.functions)
+            where a.attnum > 0
+                and a.attrelid in (select target::oid union select k.conrelid from keys as k)
+            union all
+            select (i.indexrelid, i.indkey)::text from pg_index as i
+            where i.indrelid = target and i.indisprimary
+            union all
+            select (g.tgrelid, g.tgname)::text
+            from tables as t join pg_trigger as g on g.tgrelid = t.id and g.tgname like 'gc\_%'
         )
-    ));
+        select string_agg(f.fact, ' ' order by f.fact) from facts as f
+    );
 end;
+$$;
+
+comment on function gc._catalog_facts(regclass) is
+    'All that the catalog knows of a table, its partitions, and what refers to them.';
+
+
+create function gc._fingerprint(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select md5(gc._catalog_facts(c.target) || (
+        gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events, c.undo,
+        c.shared
+    )::text)
 $$;
 
 comment on function gc._fingerprint(gc.collections) is
@@ -70,6 +98,7 @@ declare
 begin
     perform gc._run(command);
     execute format('create index on gc.%I (review_after)', queue);
+    execute format('create index on gc.%I (review_after) where review_count > 0', queue);
     execute format('create index on gc.%I (%s, entry)', queue,
         gc._idents((gc._key(c.target)).queue_names));
     execute format('comment on table gc.%I is %L', queue, format(

@@ -30,15 +30,17 @@ comment on column gc.holds.held_at is 'When it began.';
 
 create function gc._purge_holds(batch integer)
     returns void
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+begin
     delete from gc.holds as h
     where h.id in (
         select o.id from gc.holds as o where o.held_until < now() limit batch
         for update skip locked
-    )
+    );
+end;
 $$;
 
 comment on function gc._purge_holds(integer) is 'Drops holds that are over.';

@@ -72,10 +72,11 @@ comment on column gc.daily_totals.bytes is 'Bytes of those objects.';
 -- Bounded, and without waiting for a session that does the same.
 create function gc._purge_log(batch integer)
     returns void
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+begin
     delete from gc.deletion_log as l
     where l.id in (
         select o.id
@@ -100,7 +101,8 @@ as $$
     insert into gc.totals (collection, day, rows, objects, bytes, folded)
     select f.collection, f.day, sum(f.rows), sum(f.objects), sum(f.bytes), true
     from folded as f
-    group by f.collection, f.day
+    group by f.collection, f.day;
+end;
 $$;
 
 comment on function gc._purge_log(integer) is

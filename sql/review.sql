@@ -13,11 +13,11 @@ declare
     entries tid[];
 begin
     execute format(
-        'select array(select q.ctid from gc.%I as q '
-        'where q.review_after <= now() and (q.review_count > 0) = $1 '
-        'order by q.review_after limit $2 for update skip locked)',
-        gc._object_name(name, '_review_queue'))
-    into entries using failed, batch;
+        'select array(select q.ctid from gc.%I as q where q.review_after <= now() and %s '
+        'order by q.review_after limit $1 for update skip locked)',
+        gc._object_name(name, '_review_queue'),
+        case when failed then 'q.review_count > 0' else 'q.review_count = 0' end)
+    into entries using batch;
     return entries;
 end;
 $$;
@@ -115,16 +115,18 @@ comment on function gc._review_singly(text, tid[], integer, timestamptz) is
 
 create function gc._note_problem(name text, problem text)
     returns void
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+begin
     update gc.collections as c
     set problem = _note_problem.problem,
         problem_since = case
             when _note_problem.problem is null then null else coalesce(c.problem_since, now())
         end
-    where c.name = _note_problem.name and c.problem is distinct from _note_problem.problem
+    where c.name = _note_problem.name and c.problem is distinct from _note_problem.problem;
+end;
 $$;
 
 comment on function gc._note_problem(text, text) is

@@ -14,15 +14,15 @@ create function gc._render(template text, words jsonb)
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(
+    select ltrim(string_agg(
         case
             when m[2] is null then m[3]
             when m[1] is not null and words ->> m[2] = '' then ''
             else coalesce(m[1], '') || replace(words ->> m[2], E'\n', coalesce(m[1], E'\n'))
         end,
-        '' order by n)
+        '' order by n), E'\n')
     from regexp_matches(
-        ltrim(template, E'\n'), '(\n *)?\{(\w+)\}|([^{\n]+|\n|\{)', 'g'
+        template, '(\n *)?\{(\w+)\}|([^{\n]+|\n|\{)', 'g'
     ) with ordinality as r(m, n)
 $$;
 

@@ -133,10 +133,7 @@ this.waiting := array(
     ) as f(place, n, total)
     where f.n > 1 and f.total > this.room
 );
-this.garbage := array(
-    select q.ctid from {queue} as q
-    where q.ctid = any (this.garbage) and not q.ctid = any (this.waiting)
-);
+this.garbage := array(select g from unnest(this.garbage) as g where g <> all (this.waiting));
 {drain}
 this.emptied := array(
     select q.ctid from {queue} as q
@@ -145,7 +142,6 @@ this.emptied := array(
             {owns}
         )
 );
-busy := busy + cardinality(this.waiting) + cardinality(this.garbage) - cardinality(this.emptied);
 this.waiting := this.waiting || this.garbage;
 this.garbage := this.emptied;$template$,
         gc._words(c) || jsonb_build_object(
@@ -180,24 +176,16 @@ comment on function gc._logged_sql(gc.collections) is
     'The part of a review that writes the log; empty where a runner confirms.';
 
 
-create function gc._take_sql(c gc.collections)
+-- Failures of entries that are superseded; only entries that are reviewed singly have any.
+create function gc._inherit_sql(c gc.collections)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
--- What is due, longest overdue first. What another review has taken is left to it.
-loop
-    this.taken := coalesce(this.given, array(
-        select q.ctid
-        from {queue} as q
-        where q.review_after <= now() and q.review_count = 0
-        order by q.review_after
-        limit least(this.wanted, this.room)
-        for update skip locked
-    ));
-    -- The latest entry of a key speaks for it, and knows of failures that earlier ones had.
+-- The latest entry of a key speaks for it, and knows of the failures that earlier ones had.
+if this.given is not null then
     update {queue} as q
     set review_count = greatest(q.review_count, failed.review_count),
         last_error = coalesce(q.last_error, failed.last_error)
@@ -205,23 +193,15 @@ loop
         select later.ctid, q.review_count, q.last_error
         from {queue} as q
         join {queue} as later on {later_is_q} and later.entry > q.entry
-        where q.ctid = any (this.taken) and q.review_count > 0
+        where q.ctid = any (this.given) and q.review_count > 0
         for update of later skip locked
     ) as failed(place, review_count, last_error)
     where q.ctid = failed.place;
-    delete from {queue} as q
-    where q.ctid = any (this.taken)
-        and exists (
-            select from {queue} as later where {later_is_q} and later.entry > q.entry
-        );
-    get diagnostics this.step = row_count;
-    exit when this.step < cardinality(this.taken)
-        or cardinality(this.taken) = 0 or this.given is not null;
-end loop;$template$, gc._words(c))
+end if;$template$, gc._words(c))
 $$;
 
-comment on function gc._take_sql(gc.collections) is
-    'The part of a review that takes entries off the queue.';
+comment on function gc._inherit_sql(gc.collections) is
+    'The part of a review that hands failures on to the latest entry of a key.';
 
 
 create function gc._look_sql(c gc.collections)
@@ -231,20 +211,54 @@ create function gc._look_sql(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
--- Look: what is plainly kept leaves the queue, and so does what is gone. No lock is needed:
--- a reference that goes a moment later leaves an entry of its own.
-busy := 0;
-touched := 0;
-delete from {queue} as q
-where q.ctid = any (this.taken)
-    and (
-        {kept}
-    );
-get diagnostics kept = row_count;
-delete from {queue} as q
-where q.ctid = any (this.taken)
-    and not exists (select from {target} as t where {t_is_q});
-get diagnostics this.gone = row_count;
+-- Look: take what is due, longest overdue first, and leave to other reviews what they have taken.
+-- An entry that has a later one, and one whose row is plainly kept, leave the queue. No lock is
+-- needed, because a reference that goes a moment later leaves an entry of its own.
+loop
+    this.taken := coalesce(this.given, array(
+        select q.ctid
+        from {queue} as q
+        where q.review_after <= now() and q.review_count = 0
+        order by q.review_after
+        limit least(this.wanted, this.room)
+        for update skip locked
+    ));
+    with looked as materialized (
+        select q.ctid as place,
+            exists (
+                select from {queue} as later where {later_is_q} and later.entry > q.entry
+            ) as superseded,
+            (
+                {kept}
+            ) as kept
+        from {queue} as q
+        where q.ctid = any (this.taken)
+    ),
+    dropped as (
+        delete from {queue} as q
+        using looked as l
+        where q.ctid = l.place and (l.superseded or l.kept)
+    )
+    select count(*), count(*) filter (where not l.superseded),
+        count(*) filter (where l.kept and not l.superseded),
+        array_agg(l.place) filter (where not l.kept and not l.superseded)
+    into this.step, reviewed, kept, this.taken
+    from looked as l;
+    exit when reviewed > 0 or this.step = 0 or this.given is not null;
+end loop;$template$, gc._words(c))
+$$;
+
+comment on function gc._look_sql(gc.collections) is
+    'The part of a review that takes entries off the queue and looks a first time.';
+
+
+create function gc._look_again_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
 -- Lock: whoever is inserting a reference has the row locked, so it is skipped and comes later.
 this.locked := array(
     select q.ctid
@@ -254,26 +268,28 @@ this.locked := array(
     for update of t skip locked
 );
 -- Look again, with a new snapshot: what is still not kept cannot be referred to any more.
-delete from {queue} as q
-where q.ctid = any (this.locked)
-    and (
-        {kept}
-    );
-get diagnostics this.step = row_count;
-kept := kept + this.step;
-this.garbage := array(
-    select q.ctid
-    from {queue} as q
-    where q.ctid = any (this.locked)
-        and not exists (
+with looked as materialized (
+    select q.ctid as place,
+        (
+            {kept}
+        ) as kept,
+        exists (
             select from gc.holds as h
             where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
-        )
-);$template$, gc._words(c))
+        ) as held
+    from {queue} as q
+    where q.ctid = any (this.locked)
+)
+select array_agg(l.place) filter (where not l.kept and not l.held),
+    array_agg(l.place) filter (where l.kept)
+into this.garbage, this.saved
+from looked as l;
+kept := kept + coalesce(cardinality(this.saved), 0);
+touched := 0;$template$, gc._words(c))
 $$;
 
-comment on function gc._look_sql(gc.collections) is
-    'The part of a review that looks, locks, and looks again.';
+comment on function gc._look_again_sql(gc.collections) is
+    'The part of a review that locks, and looks again.';
 
 
 create function gc._delete_sql(c gc.collections)
@@ -283,6 +299,7 @@ create function gc._delete_sql(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
+{logged}
 -- The row goes first, then its object: a trigger leaves the tombstone.
 perform set_config('blobgc.reviewing', {name}, true);
 with gone as (
@@ -298,18 +315,24 @@ if deleted < cardinality(this.garbage) then
         {table}, cardinality(this.garbage) - deleted;
 end if;
 touched := touched + deleted;
-delete from {queue} as q where q.ctid = any (this.garbage);
--- What somebody holds is looked at again in a while.
-update {queue} as q
-set review_after = now() + (select s.busy_delay from gc.settings as s)
-where q.ctid = any (this.taken){not_waiting};
-get diagnostics this.step = row_count;
-busy := busy + this.step;
-reviewed := kept + deleted + busy + this.gone;$template$,
-        gc._words(c) || jsonb_build_object('not_waiting', case
-            when gc._owns_sql(c) is null then ''
-            else ' and not q.ctid = any (this.waiting)'
-        end))
+delete from {queue} as q where q.ctid = any (this.garbage || this.saved);
+-- What is left in the queue is gone, or somebody holds it: that is looked at again in a while.
+busy := coalesce(cardinality(this.taken), 0) - deleted - coalesce(cardinality(this.saved), 0);
+if busy > 0 then
+    delete from {queue} as q
+    where q.ctid = any (this.taken) and not exists (select from {target} as t where {t_is_q});
+    get diagnostics this.step = row_count;
+    busy := busy - this.step;
+    update {queue} as q
+    set review_after = now() + (select s.busy_delay from gc.settings as s)
+    where q.ctid = any (this.taken){not_waiting};
+end if;$template$,
+        gc._words(c) || jsonb_build_object(
+            'logged', gc._logged_sql(c),
+            'not_waiting', case
+                when gc._owns_sql(c) is null then ''
+                else ' and q.ctid <> all (this.waiting)'
+            end))
 $$;
 
 comment on function gc._delete_sql(gc.collections) is
@@ -324,13 +347,13 @@ create function gc._review_words(c gc.collections)
 as $$
     select gc._words(c) || jsonb_build_object(
         'function', quote_ident(gc._object_name(c.name, '_review')),
-        'take', gc._take_sql(c),
+        'inherit', gc._inherit_sql(c),
         'look', gc._look_sql(c),
+        'look_again', gc._look_again_sql(c),
         'owned', gc._owned_sql(c),
         'owned_variables', case
             when gc._owns_sql(c) is null then '' else E'waiting tid[];\nemptied tid[];'
         end,
-        'logged', gc._logged_sql(c),
         'delete', gc._delete_sql(c))
 $$;
 
@@ -354,6 +377,7 @@ create or replace function gc.{function}(
     volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off
+    set plan_cache_mode = force_generic_plan
     {settings}
 as $review$
 #variable_conflict use_column
@@ -365,8 +389,8 @@ declare
     taken tid[];
     locked tid[];
     garbage tid[];
+    saved tid[];
     {owned_variables}
-    gone integer;
     step integer;
 begin
     -- Nobody can add a foreign key from here on, and this code knows all that there are.
@@ -375,10 +399,10 @@ begin
         from gc.{function}(wanted, given, room) as f;
         return;
     end if;
-    {take}
+    {inherit}
     {look}
+    {look_again}
     {owned}
-    {logged}
     {delete}
 end;
 $review$

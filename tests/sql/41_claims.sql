@@ -1,0 +1,271 @@
+-- Claims: who deletes what, until when, and what is known of it afterwards.
+begin;
+set local client_min_messages = error;
+select plan(69);
+
+create schema app;
+create table app.file (id bigint primary key, bytes bigint);
+update gc.settings set jitter = '0';
+select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id$$, size => 'bytes',
+    label => $$'file ' || id$$, generation => $$'v' || id$$) \g /dev/null
+
+-- Tombstones of files from "first" to "last", the first the longest overdue.
+create function pg_temp.bury(first bigint, last bigint)
+    returns void
+    language plpgsql
+as $$
+begin
+    insert into app.file select i, i * 10 from generate_series(first, last) as i;
+    delete from app.file;
+    update gc.tombstones set due_at = now() - interval '1 day' + key::bigint * interval '1 minute'
+    where worker is null and due_at = now();
+end;
+$$;
+create function pg_temp.ids(variadic keys text[])
+    returns bigint[]
+    language sql
+as $$ select array_agg(id order by id) from gc.tombstones where key = any (keys) $$;
+create function pg_temp.forget() returns void language sql as 'delete from gc.tombstones';
+-- As if the time of every lease had passed.
+create function pg_temp.end_leases()
+    returns void
+    language sql
+as $$ update gc.tombstones set due_at = clock_timestamp() where worker is not null $$;
+-- A tombstone without what time changes.
+create temporary view state as
+select key, worker, failures, last_error, due_at > clock_timestamp() as not_due
+from gc.tombstones order by key::bigint;
+
+
+-- What a claim gives.
+select is_empty($$select * from gc.claim('a')$$, 'there is nothing to claim at first');
+select pg_temp.bury(1, 5);
+select results_eq(
+    $$select collection, key, label, url, generation, size from gc.claim('a', 2)$$,
+    $$values
+        ('file', '1', 'file 1', 's3://bucket/1', 'v1', 10::bigint),
+        ('file', '2', 'file 2', 's3://bucket/2', 'v2', 20)$$,
+    'a claim gives the longest overdue, as many as were asked for, with all that is known of them');
+select results_eq(
+    $$select key, id = any (pg_temp.ids('3', '4', '5')),
+        leased_until - clock_timestamp() between interval '59 seconds' and interval '1 minute'
+        from gc.claim('b', lease => '1 minute')$$,
+    $$values ('3', true, true), ('4', true, true), ('5', true, true)$$,
+    'a second worker is given the rest, for as long as it asked');
+select is_empty($$select * from gc.claim('c')$$, 'what is leased is not given to a third worker');
+select is_empty($$select * from gc.claim('a')$$, 'what is leased is not given to its own worker');
+select results_eq('select key, worker from state',
+    $$values ('1', 'a'), ('2', 'a'), ('3', 'b'), ('4', 'b'), ('5', 'b')$$,
+    'each tombstone knows its worker');
+
+-- A batch of which some fail.
+select is(gc.confirm('a', pg_temp.ids('1')), 1, 'a worker confirms one of two');
+select is(gc.fail('a', pg_temp.ids('2'), '503 slow down'), 1, 'and reports the other as failed');
+select is(gc.confirm('b', pg_temp.ids('3', '4')), 2, 'another worker confirms two of three');
+select is(gc.release('b', pg_temp.ids('5')), 1, 'and gives the third back');
+select results_eq('select * from state',
+    $$values ('2', null, 1, '503 slow down', true), ('5', null, 0, null, false)$$,
+    'what failed waits, what was given back is due, and what was confirmed is gone');
+select results_eq($$select key from gc.claim('c')$$, array['5'],
+    'what was given back is claimed again at once');
+select pg_temp.forget();
+
+-- The log and the totals.
+select results_eq(
+    $$select collection, key, label, url, generation, size, event, row_deleted_at, worker
+        from gc.deletion_log order by id$$,
+    $$values
+        ('file', '1', 'file 1', 's3://bucket/1', 'v1', 10::bigint, null::text, now(), 'a'),
+        ('file', '3', 'file 3', 's3://bucket/3', 'v3', 30, null, now(), 'b'),
+        ('file', '4', 'file 4', 's3://bucket/4', 'v4', 40, null, now(), 'b')$$,
+    'what was confirmed is logged, and nothing else');
+select ok(
+    (select bool_and(deleted_at between now() and clock_timestamp() and deleted_at > now())
+        from gc.deletion_log),
+    'the log has the time of the confirmation');
+select results_eq('select collection, day, rows, objects, bytes from gc.daily_totals',
+    $$values ('file', current_date, 0::bigint, 3::bigint, 80::bigint)$$,
+    'the day''s totals have the objects and bytes that were confirmed');
+
+-- Nobody but the worker, and not after the lease.
+select pg_temp.bury(10, 11);
+select count(*) from gc.claim('a') \g /dev/null
+create temporary table before as select * from gc.tombstones;
+select is(gc.confirm('b', pg_temp.ids('10', '11')), 0,
+    'a confirm by another worker changes nothing');
+select is(gc.fail('b', pg_temp.ids('10'), 'x'), 0, 'a fail by another worker changes nothing');
+select is(gc.release('b', pg_temp.ids('10')), 0, 'a release by another worker changes nothing');
+select is(gc.confirm('A', pg_temp.ids('10')), 0, 'a worker''s name is compared to the letter');
+select is(gc.confirm('a', array[-1, 0, 9223372036854775807]), 0,
+    'a confirm of ids that do not exist changes nothing');
+select is(gc.confirm('a', '{}'), 0, 'a confirm of no ids changes nothing');
+select is(gc.confirm('a', null), 0, 'a confirm of null changes nothing');
+select is(gc.confirm('a', array[null]::bigint[]), 0, 'a confirm of a null id changes nothing');
+select is(gc.fail('a', null, 'x'), 0, 'a fail of null changes nothing');
+select is(gc.release('a', '{}'), 0, 'a release of no ids changes nothing');
+select set_eq('table gc.tombstones', 'table before', 'after all that the tombstones are the same');
+select is(gc.confirm('a', pg_temp.ids('10') || pg_temp.ids('10') || array[-1]::bigint[]), 1,
+    'a confirm of ids of which one is ours, twice, and one is not, confirms the one');
+select is((select count(*) from gc.deletion_log where key = '10'), 1::bigint,
+    'an id that is given twice is logged once');
+select is(gc.confirm('a', array(select id from before)), 1,
+    'a second confirm of the batch confirms what is left of it');
+select is(gc.confirm('a', array(select id from before)), 0,
+    'a third confirm changes nothing');
+select is((select sum(objects) from gc.daily_totals), 5::numeric,
+    'what is confirmed twice is counted once');
+
+select pg_temp.bury(12, 14);
+select count(*) from gc.claim('a') \g /dev/null
+select pg_temp.end_leases();
+create temporary table expired as select * from gc.tombstones;
+select is(gc.confirm('a', pg_temp.ids('12')), 0, 'a confirm after the lease changes nothing');
+select is(gc.fail('a', pg_temp.ids('13'), 'x'), 0, 'a fail after the lease changes nothing');
+select is(gc.release('a', pg_temp.ids('14')), 0, 'a release after the lease changes nothing');
+select set_eq('table gc.tombstones', 'table expired',
+    'a worker that has lost its lease has changed nothing');
+select is((select count(*) from gc.deletion_log where key in ('12', '13', '14')), 0::bigint,
+    'a worker that has lost its lease has logged nothing');
+select results_eq(
+    $$select key, id from gc.claim('b')$$,
+    'select key, id from expired order by id',
+    'when the lease is over, another worker is given the same tombstones');
+select is(gc.confirm('a', pg_temp.ids('12', '13', '14')), 0,
+    'the first worker cannot confirm what the second has now');
+select is(gc.confirm('b', pg_temp.ids('12', '13', '14')), 3,
+    'the second worker confirms, although the first may have deleted the objects');
+select is((select array_agg(distinct worker) from gc.deletion_log where key in ('12', '13', '14')),
+    array['b'], 'the log has the worker that confirmed');
+select pg_temp.bury(15, 15);
+select count(*) from gc.claim('a') \g /dev/null
+select pg_temp.end_leases();
+select results_eq($$select key from gc.claim('a')$$, array['15'],
+    'a worker may claim again what it lost');
+select is(gc.confirm('a', pg_temp.ids('15')), 1, 'and then confirm it');
+
+-- Failing.
+select pg_temp.bury(20, 21);
+select count(*) from gc.claim('a') \g /dev/null
+select is(gc.fail('a', pg_temp.ids('20', '20'), '403 forbidden'), 1, 'a worker reports a failure');
+select results_eq(
+    $$select date_trunc('minute', due_at - clock_timestamp() + interval '1 second'), last_error
+        from gc.tombstones where key = '20'$$,
+    $$values (interval '5 minutes', '403 forbidden')$$,
+    'after a first failure it is due in 5 minutes, counted from now');
+select is_empty($$select * from gc.claim('b')$$, 'what failed is not given to anybody before');
+update gc.tombstones set due_at = now() where key = '20';
+select count(*) from gc.claim('b') \g /dev/null
+select is(gc.fail('b', pg_temp.ids('20'), null), 1, 'a failure needs no reason');
+select results_eq(
+    $$select date_trunc('minute', due_at - clock_timestamp() + interval '1 second'), failures,
+        last_error from gc.tombstones where key = '20'$$,
+    $$values (interval '10 minutes', 2, 'no reason was given')$$,
+    'after a second failure it is due in 10 minutes');
+update gc.tombstones set due_at = now(), failures = 2000000000 where key = '20';
+select count(*) from gc.claim('c') \g /dev/null
+select is(gc.fail('c', pg_temp.ids('20'), repeat('e', 10000)), 1,
+    'a failure may be the last of very many');
+select results_eq(
+    $$select date_trunc('hour', due_at - clock_timestamp() + interval '1 second'), failures,
+        length(last_error) from gc.tombstones where key = '20'$$,
+    $$values (interval '24 hours', 2000000001, 10000)$$,
+    'however often it failed, it is kept, and due in a day');
+update gc.tombstones set due_at = now() where key = '20';
+select count(*) from gc.claim('c') \g /dev/null
+select is(gc.confirm('c', pg_temp.ids('20')), 1, 'what failed often can succeed');
+select pg_temp.end_leases();
+select count(*) from gc.claim('a') \g /dev/null
+select is(gc.release('a', pg_temp.ids('21')), 1, 'a worker gives back what it has not begun');
+select results_eq('select * from state', $$values ('21', null, 0, null, false)$$,
+    'to give back is no failure');
+select is(gc.release('a', pg_temp.ids('21')), 0, 'what was given back cannot be given back again');
+select is(gc.confirm('a', pg_temp.ids('21')), 0, 'what was given back cannot be confirmed');
+select pg_temp.forget();
+
+-- Several tombstones of one object.
+insert into gc.tombstones (collection, key, url, due_at, wait_for)
+select 'file', i, 's3://bucket/same', now() - i * interval '1 minute', '0'
+from generate_series(30, 33) as i;
+select is((select count(*) from gc.claim('a')), 1::bigint,
+    'several tombstones of one object are claimed as one');
+select is((select count(*) from gc.tombstones), 1::bigint, 'and the others are dropped');
+select is_empty($$select * from gc.claim('b')$$, 'so that nobody deletes the object twice');
+select pg_temp.forget();
+insert into gc.tombstones (collection, key, url, generation, due_at, wait_for)
+values ('file', '34', 's3://bucket/same', 'v1', now(), '0'),
+    ('file', '34', 's3://bucket/same', 'v2', now(), '0');
+select results_eq($$select generation from gc.claim('a')$$, array['v1', 'v2'],
+    'two generations of one url are two objects');
+select pg_temp.forget();
+
+-- A live row.
+insert into app.file values (40, 400);
+insert into gc.tombstones (collection, key, url, generation, due_at, wait_for)
+values ('file', '40', 's3://bucket/40', 'v40', now(), '0'),
+    ('file', '41', 's3://bucket/41', 'v41', now(), '0');
+select results_eq($$select key from gc.claim('a')$$, array['41'],
+    'a tombstone whose url a live row has is not handed out');
+select results_eq('select key from state', array['41'], 'and dropped');
+delete from app.file;
+select pg_temp.forget();
+
+-- Transactions that a shared object waits for. A subtransaction that ended is the newest that the
+-- snapshot knows; this transaction, which is older, has not ended.
+do $$
+begin
+    insert into app.file values (50, 1);
+    raise exception 'undo';
+exception
+    when raise_exception then
+        null;
+end
+$$;
+insert into gc.tombstones (collection, key, url, due_at, wait_for)
+values ('file', '51', 's3://bucket/51', now(), null),
+    ('file', '52', 's3://bucket/52', now(), '0'),
+    ('file', '53', 's3://bucket/53', now(), '9000000000000000000');
+select results_eq($$select key from gc.claim('a')$$, array['52', '53'],
+    'a tombstone is claimed only when every transaction that may have used its url has ended');
+select is((select wait_for from gc.tombstones where key = '51'),
+    pg_snapshot_xmax(pg_current_snapshot()), 'the claim notes what it has to wait for');
+select pg_temp.forget();
+
+-- Retention.
+update gc.settings set log_retention = '10 days';
+update gc.deletion_log set deleted_at = now() - interval '11 days' where key in ('1', '3', '4');
+update gc.deletion_log set deleted_at = now() - interval '9 days' where key in ('10', '11');
+create temporary table totals_before as table gc.daily_totals;
+select count(*) from gc.review(2) \g /dev/null
+select set_eq('select key from gc.deletion_log',
+    array['4', '10', '11', '12', '13', '14', '15', '20'],
+    'a review drops the oldest of the log, not more than its batch');
+select count(*) from gc.review() \g /dev/null
+select set_eq('select key from gc.deletion_log', array['10', '11', '12', '13', '14', '15', '20'],
+    'and only what is older than the retention');
+select set_eq('table gc.daily_totals', 'table totals_before', 'the totals stay');
+
+-- Totals of days that are over become one line.
+insert into gc.totals (collection, day, rows, objects, bytes)
+select c, current_date - d, 1, i, i * 10
+from generate_series(1, 3) as i, generate_series(1, 2) as d, unnest(array['file', 'gone']) as c;
+select is((select count(*) from gc.totals where not folded and day < current_date), 12::bigint,
+    'every batch of the last days has left a line');
+select count(*) from gc.review() \g /dev/null
+select set_eq(
+    'select collection, day, rows, objects, bytes, folded from gc.totals where day < current_date',
+    $$select c, current_date - d as day, v.*
+        from generate_series(1, 2) as d, unnest(array['file', 'gone']) as c,
+            (values (3::bigint, 6::bigint, 60::bigint, true)) as v(rows, objects, bytes, folded)$$,
+    'a review folds the lines of each day and collection that is over');
+select cmp_ok((select count(*) from gc.totals where day = current_date and not folded), '>',
+    1::bigint, 'the lines of today are left alone');
+insert into gc.totals (collection, day, objects, bytes) values ('file', current_date - 1, 4, 40);
+select count(*) from gc.review() \g /dev/null
+select results_eq(
+    $$select rows, objects, bytes from gc.daily_totals
+        where collection = 'file' and day = current_date - 1$$,
+    $$values (3::bigint, 10::bigint, 100::bigint)$$,
+    'a line that comes late is added to what was folded');
+
+select * from finish();
+rollback;

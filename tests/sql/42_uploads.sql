@@ -1,0 +1,306 @@
+-- Uploads: an object that is written again while its old row is on the way out, and keep_alive.
+begin;
+set local client_min_messages = error;
+select plan(82);
+
+create schema app;
+create table app.file (id bigint primary key, path text);
+create table app.blob (digest bytea primary key, name text);
+create table app.shared (id bigint primary key, path text);
+create index on app.shared (path);
+create table app.pair (a integer, b text, primary key (a, b));
+update gc.settings set jitter = '0';
+insert into gc.review_after_defaults
+select e, '0' from unnest(array['file_insert', 'blob_insert', 'shared_insert', 'pair_insert']) as e;
+select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id || path$$) \g /dev/null
+select count(*) from gc.track(
+    'app.blob', url => $$'s3://blob/' || encode(digest, 'hex') || name$$) \g /dev/null
+select count(*) from gc.track('app.shared', url => 'path') \g /dev/null
+select count(*) from gc.track('app.pair', url => $$'s3://pair/' || a || '/' || b$$) \g /dev/null
+
+create function pg_temp.error_of(
+    command text, out state text, out message text, out detail text, out hint text
+)
+    language plpgsql
+as $$
+begin
+    execute command;
+exception
+    when others then
+        get stacked diagnostics state = returned_sqlstate, message = message_text,
+            detail = pg_exception_detail, hint = pg_exception_hint;
+end;
+$$;
+create function pg_temp.clean()
+    returns void
+    language sql
+as $$
+    delete from gc.holds;
+    delete from app.file;
+    delete from gc.tombstones;
+$$;
+create function pg_temp.bury(variadic ids bigint[])
+    returns void
+    language plpgsql
+as $$
+begin
+    perform pg_temp.clean();
+    insert into app.file select i, '' from unnest(ids) as i;
+    delete from app.file;
+end;
+$$;
+create function pg_temp.claimed()
+    returns setof text
+    language plpgsql
+as $$
+begin
+    update gc.tombstones as t set wait_for = '0' where t.wait_for is null;
+    return query select c.url from gc.claim('worker') as c order by c.url;
+end;
+$$;
+create function pg_temp.end_leases()
+    returns void
+    language sql
+as $$ update gc.tombstones set due_at = clock_timestamp() where worker is not null $$;
+-- As if the time of every hold had passed, and with it that of what waits for it.
+create function pg_temp.end_holds()
+    returns void
+    language sql
+as $$
+    update gc.holds set held_until = now() - interval '1 second';
+    update gc.tombstones set due_at = now() where worker is null;
+$$;
+
+
+-- The same object comes back: before the claim, between claim and delete, before and after confirm.
+select pg_temp.bury(1);
+select lives_ok($$insert into app.file values (1, '')$$,
+    'before the claim, a row whose object is on the way out is accepted');
+select is_empty('select id from gc.tombstones', 'and takes the tombstone back');
+select is_empty('select pg_temp.claimed()', 'so that its object is never handed out');
+select pg_temp.bury(1, 2);
+select results_eq('select pg_temp.claimed()', array['s3://bucket/1', 's3://bucket/2'],
+    'a worker has two objects');
+create temporary table before as select * from gc.tombstones;
+create temporary table refused as
+select * from pg_temp.error_of($$insert into app.file values (3, ''), (1, ''), (4, '')$$);
+select is((select state from refused), 'ZG001',
+    'a row whose object is being deleted is refused with ZG001');
+select matches((select detail from refused), '^s3://bucket/1, .*"file" left behind, is leased to worker until ',
+    'the detail names the object, the collection and the worker');
+select is((select hint from refused),
+    $$select gc.begin_upload('file', '1'); then upload it again and retry.$$,
+    'the hint is the next command');
+select is_empty('select id from app.file', 'no row of the refused statement is there');
+select set_eq('table gc.tombstones', 'table before', 'the refusal changes no tombstone');
+select lives_ok($$insert into app.file values (3, '')$$, 'a row with another object is accepted');
+select is((select state from pg_temp.error_of($$update app.file set id = 2$$)), 'ZG001',
+    'an UPDATE that names an object that is being deleted is refused');
+select lives_ok($$update app.file set path = '/x'$$, 'an UPDATE that names another is accepted');
+select is((select state from pg_temp.error_of(
+    $$insert into app.file values (3, '')
+        on conflict (id) do update set id = 2, path = ''$$)), 'ZG001',
+    'an upsert that names an object that is being deleted is refused');
+select is(gc.confirm('worker', array(select id from gc.tombstones where key = '1')), 1,
+    'the worker confirms');
+select lives_ok($$insert into app.file values (1, '')$$,
+    'after the confirm, the row is accepted');
+select pg_temp.end_leases();
+select lives_ok($$insert into app.file values (2, '')$$,
+    'when the lease is over, the row is accepted');
+select is_empty($$select id from gc.tombstones where key = '2'$$, 'and takes the tombstone back');
+select is(gc.confirm('worker', array(select id from before)), 0,
+    'the worker that was too late changes nothing');
+select results_eq(
+    $$select key from gc.deletion_log order by id$$, array['1'],
+    'only what was confirmed in time is logged');
+
+-- Announcing an upload.
+select pg_temp.clean();
+update gc.settings set upload_timeout = '2 hours';
+select ok(
+    u.until between now() + interval '2 hours' and clock_timestamp() + interval '2 hours',
+    'begin_upload tells when the hold ends by itself')
+from gc.begin_upload('file', '10') as u(until);
+select results_eq('select collection, key, url, reason from gc.holds',
+    $$values ('file', '10', null::text, 'upload')$$, 'begin_upload holds the key');
+select is_empty('select id from gc.tombstones', 'begin_upload without a url leaves no tombstone');
+select ok(
+    gc.begin_upload('file', '10', timeout => '1 minute') < clock_timestamp() + interval '1 minute',
+    'an upload may have its own timeout');
+select is(gc.end_upload('file', '10'), true, 'end_upload ends one of two uploads');
+select is((select count(*) from gc.holds where held_until > now() + interval '1 hour'), 1::bigint,
+    'it is the one that would have ended first');
+select is(gc.end_upload('file', '10'), true, 'end_upload ends the other');
+select is(gc.end_upload('file', '10'), false, 'then there is none to end');
+select is_empty('select id from gc.holds', 'and nothing is held');
+select count(*) from gc.begin_upload('file', '10') \g /dev/null
+select pg_temp.end_holds();
+select is(gc.end_upload('file', '10'), false, 'an upload that timed out cannot be ended');
+select count(*) from gc.review() \g /dev/null
+select is_empty('select id from gc.holds', 'a review drops holds that are over');
+
+-- With a tombstone that nobody has claimed.
+select pg_temp.bury(20, 21);
+select count(*) from gc.begin_upload('file', '20') \g /dev/null
+select results_eq('select pg_temp.claimed()', array['s3://bucket/21'],
+    'an object whose upload was announced is not handed out');
+select lives_ok($$insert into app.file values (20, '')$$, 'its row is accepted');
+select is_empty($$select id from gc.tombstones where key = '20'$$, 'and takes the tombstone back');
+select pg_temp.bury(22);
+select count(*) from gc.begin_upload('file', '22') \g /dev/null
+select is_empty('select pg_temp.claimed()', 'while the upload runs its object is not handed out');
+select results_eq(
+    'select t.key, t.worker, t.due_at = h.held_until from gc.tombstones as t, gc.holds as h',
+    $$values ('22', null::text, true)$$,
+    'and its tombstone stays, and is due when the upload would have timed out');
+-- This transaction has the advisory locks of its uploads to its end; so a hold of another one.
+select pg_temp.bury(23);
+insert into gc.holds (collection, key, reason, held_until)
+values ('file', '23', 'upload', clock_timestamp() + interval '1 hour');
+select is_empty('select pg_temp.claimed()', 'an upload of another transaction holds as well');
+select pg_temp.end_holds();
+select results_eq('select pg_temp.claimed()', array['s3://bucket/23'],
+    'an upload that never became a row is collected after its timeout');
+
+-- With one that is being deleted.
+select pg_temp.bury(30);
+select count(*) from pg_temp.claimed() \g /dev/null
+truncate before;
+insert into before select * from gc.tombstones;
+truncate refused;
+create temporary table times (at timestamptz);
+insert into times values (clock_timestamp());
+insert into refused
+select * from pg_temp.error_of($$select gc.begin_upload('file', '30', wait => '0')$$);
+insert into times values (clock_timestamp());
+select is((select state from refused), 'ZG001',
+    'begin_upload of an object that is being deleted fails with ZG001');
+select matches((select detail from refused), '^s3://bucket/30 is leased to worker until ',
+    'the detail names the object and the worker');
+select is((select hint from refused),
+    $$Try again in a few seconds: select gc.begin_upload('file', '30');$$,
+    'the hint is the next command');
+select cmp_ok((select max(at) - min(at) from times), '<', '250 ms'::interval,
+    'with a wait of zero it fails at once');
+select is_empty('select id from gc.holds', 'and holds nothing');
+truncate times;
+insert into times values (clock_timestamp());
+select is(
+    (select state from pg_temp.error_of(
+        $$select gc.begin_upload('file', '30', wait => '0.2 seconds')$$)),
+    'ZG001', 'it fails as well after a wait');
+insert into times values (clock_timestamp());
+select cmp_ok((select max(at) - min(at) from times), '>=', '200 ms'::interval,
+    'which it has waited');
+select set_eq('table gc.tombstones', 'table before', 'the worker keeps its lease');
+select lives_ok($$select gc.begin_upload('file', '31', wait => '0')$$,
+    'begin_upload of another key does not wait');
+select pg_temp.end_leases();
+select lives_ok($$select gc.begin_upload('file', '30', wait => '0')$$,
+    'begin_upload of an object whose lease is over takes it over');
+select is(gc.confirm('worker', array(select id from before)), 0,
+    'the worker that was too late changes nothing');
+select is_empty('select pg_temp.claimed()', 'and nobody else is given it');
+select pg_temp.bury(32);
+select count(*) from pg_temp.claimed() \g /dev/null
+update gc.tombstones set due_at = clock_timestamp() + interval '0.1 seconds';
+select lives_ok($$select gc.begin_upload('file', '32', wait => '2 seconds')$$,
+    'begin_upload waits until the lease is over');
+
+-- Told the url, an upload is collected although there never was a row.
+select pg_temp.clean();
+select count(*) from gc.begin_upload('file', '40', 's3://bucket/40') \g /dev/null
+select count(*) from gc.begin_upload('file', '41', 's3://bucket/41') \g /dev/null
+select results_eq('select key, url, event from gc.tombstones order by id',
+    $$values ('40', 's3://bucket/40', 'upload'), ('41', 's3://bucket/41', 'upload')$$,
+    'an upload whose url is told has a tombstone from the beginning');
+select is_empty('select pg_temp.claimed()', 'which waits for the upload');
+insert into app.file values (40, '');
+select is(gc.end_upload('file', '40'), true, 'the one upload becomes a row');
+select results_eq(
+    'select t.key, t.due_at = h.held_until from gc.tombstones as t, gc.holds as h',
+    $$values ('41', true)$$,
+    'the tombstone of the other is left, due when the upload times out');
+select pg_temp.clean();
+insert into app.shared values (1, 's3://shared/1');
+delete from app.shared;
+select count(*) from gc.begin_upload('shared', '2', 's3://shared/1') \g /dev/null
+select is_empty('select pg_temp.claimed()',
+    'an announced url is not handed out, whichever row left it');
+insert into app.shared values (2, 's3://shared/1');
+select pg_temp.end_holds();
+select is_empty('select pg_temp.claimed()', 'nor is it when the row is there');
+
+-- Keys have one spelling.
+select count(*) from gc.begin_upload('blob', '\x0A0B') \g /dev/null
+select is((select key from gc.holds where collection = 'blob'), '\x0a0b',
+    'a key is held as PostgreSQL prints it');
+select is(gc.end_upload('blob', '\012\013'), true, 'and found by any spelling');
+select count(*) from gc.begin_upload('pair', '( 1,"x y")') \g /dev/null
+select is((select key from gc.holds where collection = 'pair'), '(1,"x y")',
+    'so is a key of several columns');
+select is(gc.end_upload('file', '1'), false, 'an upload of another collection is another upload');
+
+-- Strict uploads.
+select pg_temp.clean();
+update gc.settings set strict_uploads = true;
+truncate refused;
+insert into refused
+select * from pg_temp.error_of($$insert into app.file values (50, ''), (51, '')$$);
+select is((select state from refused), 'ZG002',
+    'strict uploads: a row whose object was not announced is refused with ZG002');
+select is((select detail from refused), 'Row 50 of "file", and strict_uploads is on.',
+    'the detail names the row');
+select is((select hint from refused),
+    $$select gc.begin_upload('file', '50'); before the object is written.$$,
+    'the hint is the next command');
+select count(*) from gc.begin_upload('file', '50') \g /dev/null
+select is((select state from pg_temp.error_of($$insert into app.file values (50, ''), (51, '')$$)),
+    'ZG002', 'one row that was not announced is enough for a refusal');
+select is_empty('select id from app.file', 'of the whole statement');
+select lives_ok($$insert into app.file values (50, '')$$, 'a row that was announced is accepted');
+select lives_ok($$insert into app.file values (52, null)$$, 'a row without an object is accepted');
+select lives_ok($$update app.file set path = null where id = 50$$,
+    'an UPDATE that takes the object away is accepted');
+select gc.end_upload('file', '50') \g /dev/null
+select is((select state from pg_temp.error_of($$update app.file set path = '/y' where id = 50$$)),
+    'ZG002', 'an UPDATE that names an object that was not announced is refused');
+select count(*) from gc.begin_upload('file', '53') \g /dev/null
+select pg_temp.end_holds();
+select is((select state from pg_temp.error_of($$insert into app.file values (53, '')$$)), 'ZG002',
+    'an upload that timed out is not announced any more');
+update gc.settings set strict_uploads = false;
+select lives_ok($$insert into app.file values (53, '')$$,
+    'without strict uploads nothing need be announced');
+
+-- Keeping alive.
+select pg_temp.clean();
+delete from app.shared;
+delete from gc.file_review_queue;
+select is(gc.keep_alive('file', '60'), false, 'keep_alive tells that a row does not exist');
+select is_empty('select id from gc.holds', 'and then holds nothing');
+update gc.settings set keep_alive = '3 hours';
+insert into app.file values (60, ''), (61, '');
+select is(gc.keep_alive('file', '60'), true, 'keep_alive tells that a row exists');
+select results_eq('select collection, key, reason, held_until from gc.holds',
+    $$values ('file', '60', 'keep_alive', now() + interval '3 hours')$$,
+    'and holds it for as long as the settings say');
+select results_eq(
+    $$select reviewed, kept, deleted, busy from gc.review() where collection = 'file'$$,
+    'values (2, 0, 1, 1)', 'a review puts a row off that is kept alive, and deletes the other');
+select results_eq('select id from app.file', array[60::bigint], 'the row is still there');
+select results_eq('select id, review_after - now(), review_count from gc.file_review_queue',
+    $$values (60::bigint, interval '30 seconds', 0)$$, 'and looked at again soon');
+update gc.file_review_queue set review_after = now();
+select pg_temp.end_holds();
+select results_eq(
+    $$select reviewed, kept, deleted, busy from gc.review() where collection = 'file'$$,
+    'values (1, 0, 1, 0)', 'when the time is over a review lets go of the row');
+select is_empty('select id from app.file', 'and deletes it');
+insert into app.pair values (1, 'x y');
+select is(gc.keep_alive('pair', '(1,"x y")'), true, 'a key of several columns is found');
+select is(gc.keep_alive('pair', '(1,"x  y")'), false, 'to the letter');
+
+select * from finish();
+rollback;

@@ -1,0 +1,324 @@
+"""A server that crashes at any point: nothing lost, nothing live deleted, everything gone once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from conftest import (
+    APP,
+    BIN,
+    NO_DELAY,
+    TRACK,
+    Connection,
+    Database,
+    execute,
+    is_waiting,
+    rows,
+    value,
+    wait_until,
+)
+
+GARBAGE = {f"file:///store/{n}" for n in range(1, 7)}
+LIVE = {f"file:///store/{n}" for n in range(7, 11)}
+
+# Ten files, of which posts keep four. Deleting file 3 takes as long as somebody holds lock 1.
+SETUP = (
+    "create extension blobgc;" + APP + NO_DELAY + TRACK + """
+    insert into app.file select n, n from generate_series(1, 10) as n;
+    insert into app.post select n, n from generate_series(7, 10) as n;
+    create function app.pause() returns trigger language plpgsql
+        as $$ begin perform pg_advisory_xact_lock_shared(1); return old; end $$;
+    create trigger pause before delete on app.file
+        for each row when (old.id = 3) execute function app.pause();
+    """
+)
+
+
+class Cluster:
+    """A server of its own, with fsync on, that may be crashed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = Database("postgres", str(folder), os.environ["PGPORT"], "postgres")
+
+    def run(self, program: str, *arguments: str) -> None:
+        user = os.environ["BLOBGC_PGUSER_OS"] if os.getuid() == 0 else None
+        with (self.folder / "output").open("a") as output:
+            subprocess.run(
+                [str(BIN / program), "-D", str(self.folder / "data"), *arguments],
+                cwd=self.folder,
+                user=user,
+                extra_groups=[] if user else None,
+                stdout=output,
+                stderr=output,
+                check=True,
+            )
+
+    def start(self) -> None:
+        self.run("pg_ctl", "start", "-w", "-s", "-l", str(self.folder / "log"))
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "stop", "-m", "immediate", "-s")
+
+    def pull_the_plug(self, pid: int) -> None:
+        self.stop()
+        self.start()
+
+    def kill_the_backend(self, pid: int) -> None:
+        """The postmaster ends all other sessions too, and recovers."""
+        with self.database.connect() as witness:
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not answers(witness), "the server to notice the crash")
+        wait_until(self.accepts, "the server to recover")
+
+    def accepts(self) -> bool:
+        try:
+            self.database.connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def answers(conn: Connection) -> bool:
+    try:
+        conn.execute("select 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="blobgc_crash."))
+    if os.getuid() == 0:
+        shutil.chown(folder, os.environ["BLOBGC_PGUSER_OS"])
+    private = Cluster(folder)
+    try:
+        private.run("initdb", "-U", "postgres", "--auth=trust", "--locale=C.UTF-8", "-E", "UTF8")
+        with (folder / "data" / "postgresql.conf").open("a") as conf:
+            conf.write(f"listen_addresses = ''\nport = {private.database.port}\n")
+            conf.write(f"unix_socket_directories = '{folder}'\nfsync = on\n")
+        private.start()
+        yield private
+    finally:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            private.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["pull_the_plug", "kill_the_backend"])
+def crash(request: pytest.FixtureRequest, cluster: Cluster) -> Callable[[Connection], None]:
+    """Crashes the server while this session is at work in it."""
+    way: Callable[[int], None] = getattr(cluster, request.param)
+
+    def do(conn: Connection) -> None:
+        way(conn.info.backend_pid)
+        assert not answers(conn)
+
+    return do
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[Database]:
+    with cluster.database.connect() as conn:
+        assert value(conn, "show fsync") == "on"
+        execute(conn, "create database crash")
+    name = Database("crash", cluster.database.host, cluster.database.port, "postgres")
+    with name.connect() as conn:
+        execute(conn, SETUP)
+    yield name
+    with cluster.database.connect() as conn:
+        execute(conn, "drop database crash with (force)")
+
+
+@pytest.fixture
+def store() -> set[str]:
+    return GARBAGE | LIVE
+
+
+def review(conn: Connection) -> None:
+    assert rows(conn, "select kept, deleted from gc.review()") == [(4, 6)]
+
+
+def claim(conn: Connection, worker: str = "first") -> dict[int, str]:
+    return dict(rows(conn, "select id, url from gc.claim(%s)", worker))
+
+
+def state(conn: Connection) -> dict[str, int]:
+    """How far things are, as a session sees it after the crash."""
+    found = rows(
+        conn,
+        """
+        select (select count(*) from app.file), (select count(*) from gc.file_review_queue),
+            (select count(*) from gc.tombstones where worker is null),
+            (select count(*) from gc.tombstones where worker = 'first'),
+            (select count(*) from gc.deletion_log)
+        """,
+    )
+    return dict(zip(["files", "queued", "waiting", "leased", "logged"], found[0], strict=True))
+
+
+def finish(conn: Connection, store: set[str]) -> None:
+    """A second worker takes over when the leases are over, and does all that is left."""
+    execute(conn, "update gc.tombstones set due_at = now() where worker is not null")
+    rows(conn, "select * from gc.review()")
+    left = claim(conn, "second")
+    for url in left.values():
+        store.discard(url)  # A missing object is a success.
+    assert value(conn, "select gc.confirm('second', %s)", list(left)) == len(left)
+
+
+def assert_all_gone_once(conn: Connection, store: set[str], kept: set[str] = LIVE) -> None:
+    garbage = (GARBAGE | LIVE) - kept
+    assert store == kept
+    assert {row[0] for row in rows(conn, "select 'file:///store/' || id from app.file")} == kept
+    logged = [row[0] for row in rows(conn, "select url from gc.deletion_log order by url")]
+    assert logged == sorted(garbage)
+    assert rows(conn, "select rows, objects from gc.daily_totals") == [(len(garbage),) * 2]
+    assert value(conn, "select count(*) from gc.tombstones") == 0
+    assert value(conn, "select count(*) from gc.file_review_queue") == 0
+    assert value(conn, "select count(*) from app.post") == len(kept)
+
+
+Crash = Callable[[Connection], None]
+
+
+def test_a_crash_in_the_middle_of_a_review_undoes_all_of_it(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    reviewer, other = database.connect(), database.connect()
+    execute(other, "select pg_advisory_lock(1)")
+
+    def run() -> None:
+        with contextlib.suppress(psycopg.OperationalError):
+            rows(reviewer, "select * from gc.review()")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: is_waiting(other, reviewer.info.backend_pid), "the review's delete")
+    crash(reviewer)
+    thread.join()
+
+    with database.connect() as conn:
+        assert state(conn) == {"files": 10, "queued": 10, "waiting": 0, "leased": 0, "logged": 0}
+        execute(conn, "insert into app.post values (1, 1)")
+        finish(conn, store)
+        assert_all_gone_once(conn, store, kept=LIVE | {"file:///store/1"})
+
+
+def test_a_crash_before_the_commit_of_a_review_undoes_all_of_it(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    reviewer = database.connect(autocommit=False)
+    review(reviewer)
+    crash(reviewer)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 10, "queued": 10, "waiting": 0, "leased": 0, "logged": 0}
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_after_the_commit_of_a_review_keeps_every_tombstone(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    reviewer = database.connect()
+    review(reviewer)
+    crash(reviewer)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 4, "queued": 0, "waiting": 6, "leased": 0, "logged": 0}
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_before_the_commit_of_a_claim_leaves_everything_to_be_claimed(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    review(worker)
+    worker.autocommit = False
+    assert set(claim(worker).values()) == GARBAGE
+    crash(worker)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 4, "queued": 0, "waiting": 6, "leased": 0, "logged": 0}
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_after_a_claim_keeps_the_leases_until_they_are_over(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    review(worker)
+    assert set(claim(worker).values()) == GARBAGE
+    crash(worker)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 4, "queued": 0, "waiting": 0, "leased": 6, "logged": 0}
+        # The first worker may still be deleting: nobody else does, and nobody uploads.
+        assert claim(conn, "second") == {}
+        with pytest.raises(psycopg.Error) as refused:
+            execute(conn, "insert into app.file values (1)")
+        assert refused.value.sqlstate == "ZG001"
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_after_objects_are_deleted_and_before_the_confirm_hands_them_out_again(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    review(worker)
+    first = claim(worker)
+    store -= set(list(first.values())[:3])
+    crash(worker)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 4, "queued": 0, "waiting": 0, "leased": 6, "logged": 0}
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+        # The first worker comes back, too late.
+        assert value(conn, "select gc.confirm('first', %s)", list(first)) == 0
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_before_the_commit_of_a_confirm_leaves_the_lease_and_it_is_confirmed_again(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    review(worker)
+    first = claim(worker)
+    deleted = list(first)[:3]
+    store -= {first[i] for i in deleted}
+    worker.autocommit = False
+    assert value(worker, "select gc.confirm('first', %s)", deleted) == 3
+    crash(worker)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 4, "queued": 0, "waiting": 0, "leased": 6, "logged": 0}
+        assert value(conn, "select gc.confirm('first', %s)", deleted) == 3
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_after_a_confirm_confirms_nothing_twice(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    review(worker)
+    first = claim(worker)
+    deleted = list(first)[:3]
+    store -= {first[i] for i in deleted}
+    assert value(worker, "select gc.confirm('first', %s)", deleted) == 3
+    crash(worker)
+    with database.connect() as conn:
+        assert state(conn) == {"files": 4, "queued": 0, "waiting": 0, "leased": 3, "logged": 3}
+        assert value(conn, "select gc.confirm('first', %s)", deleted) == 0
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
