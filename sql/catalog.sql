@@ -36,7 +36,8 @@ comment on function gc._operator(oid) is
     'An operator as it has to be written where only pg_catalog is searched.';
 
 
--- A queue has columns of its own; a key column of the same name stands beside them as key_<name>.
+-- A queue has columns of its own; a key column of the same name stands beside them as key_<name>,
+-- one that is called key_<name> as key_key_<name>, and so on.
 create function gc._queue_column(name name)
     returns name
     language sql
@@ -44,7 +45,7 @@ create function gc._queue_column(name name)
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when name in ('entry', 'event', 'review_after', 'review_count', 'last_error')
+        when name ~ '^(key_)*(entry|event|review_after|review_count|last_error)$'
             then 'key_' || name
         else name
     end::name
@@ -110,13 +111,25 @@ comment on function gc._columns(regclass, smallint[]) is
     'The names of a table''s columns that have these numbers.';
 
 
+-- Templates indent what they are given line by line; a line break in a name must stay what it is.
+create function gc._inline(value text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select replace(value, E'\n', chr(1)) $$;
+
+comment on function gc._inline(text) is
+    'A text whose line breaks are not a template''s: gc._run puts them back.';
+
+
 create function gc._idents(names name[], prefix text default '')
     returns text
     language sql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(prefix || quote_ident(u.name), ', ' order by u.n)
+    select string_agg(prefix || gc._inline(quote_ident(u.name)), ', ' order by u.n)
     from unnest(names) with ordinality as u(name, n)
 $$;
 
@@ -192,22 +205,37 @@ comment on function gc._has_index(regclass, name[]) is
     'Whether an index finds the rows by these columns. One that leaves out nulls is good enough.';
 
 
+create function gc._typed(relation regclass, columns name[])
+    returns text[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(a.attname || ' ' || format_type(a.atttypid, null) order by a.attname)
+    from pg_attribute as a
+    where a.attrelid = relation and a.attname = any (columns) and not a.attisdropped
+$$;
+
+comment on function gc._typed(regclass, name[]) is 'Columns with their types, as text.';
+
+
 -- Not immutable at all, but said to be: PostgreSQL then asks it when it plans a statement, and not
 -- at each execution. Altering a table drops every plan that reads the table, so in a statement
 -- that reads it the answer is never old, and costs nothing.
-create function gc._has_columns(relation regclass, columns name[])
+create function gc._has_columns(relation text, columns text[])
     returns boolean
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return cardinality(columns) = (
-        select count(*) from pg_attribute as a
-        where a.attrelid = relation and a.attname = any (columns) and not a.attisdropped
+    return columns <@ array(
+        select a.attname || ' ' || format_type(a.atttypid, null)
+        from pg_attribute as a
+        where a.attrelid = to_regclass(relation) and a.attnum > 0 and not a.attisdropped
     );
 end;
 $$;
 
-comment on function gc._has_columns(regclass, name[]) is
-    'Whether a table still has all these columns, as a constant in a statement that reads it.';
+comment on function gc._has_columns(text, text[]) is
+    'Whether a table still has these columns, as a constant in a statement that reads it.';

@@ -22,7 +22,21 @@ $$;
 comment on function gc._require_worker(text) is 'Raises for a worker without a name.';
 
 
-create function gc._settle(batch integer)
+create function gc._claim_lock()
+    returns integer
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $$ select hashtext('gc.claim') $$;
+
+comment on function gc._claim_lock() is
+    'The second half of the advisory lock that every gc.claim shares while it runs.';
+
+
+-- Whoever has a transaction id already may have inserted a row before the tombstone could be seen;
+-- whoever gets one later sees it. An id of our own that is older than this proves nothing.
+create function gc._settle(taken bigint[], begun_before boolean)
     returns void
     language plpgsql
     volatile
@@ -30,37 +44,57 @@ create function gc._settle(batch integer)
 as $$
 begin
     update gc.tombstones as t
-    set wait_for = pg_snapshot_xmax(pg_current_snapshot())
-    where t.id in (
-        select o.id
-        from gc.tombstones as o
-        where o.wait_for is null and o.due_at <= clock_timestamp()
-        limit batch
-        for update skip locked
-    );
+    set wait_for = pg_current_xact_id()
+    where t.id = any (taken) and t.wait_for is null and not begun_before;
 end;
 $$;
 
-comment on function gc._settle(integer) is
+comment on function gc._settle(bigint[], boolean) is
     'Notes, for tombstones of shared objects, which transactions a claim has to wait for.';
 
 
--- A number beyond every transaction of this server came with a dump from another: all those ended.
+-- A number that no transaction of this server can have come with a dump from another: all of
+-- those have ended. Any other was written by a transaction that is over, or by this one.
 create function gc._is_settled(wait_for xid8)
     returns boolean
     language sql
-    stable
+    volatile
     set search_path = pg_catalog, pg_temp
 as $$
     select wait_for <= pg_snapshot_xmin(pg_current_snapshot())
-        or wait_for > pg_snapshot_xmax(pg_current_snapshot())
+        or wait_for >= pg_snapshot_xmax(pg_current_snapshot())
+            and wait_for <> pg_current_xact_id()
 $$;
 
 comment on function gc._is_settled(xid8) is
-    'Whether every transaction older than this has ended; null while that is not known.';
+    'Whether every transaction older than this has ended.';
 
 
--- Of several tombstones of one object only the first is leased, and the others go: one deletion.
+-- Several tombstones of one object are one deletion: a leased one, or the first, stands for all.
+create function gc._drop_duplicates(taken bigint[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from gc.tombstones as t
+    where t.id = any (taken)
+        and exists (
+            select from gc.tombstones as o
+            where o.url = t.url and o.generation is not distinct from t.generation
+                and o.id <> t.id
+                and (o.worker is not null or t.worker is null and o.id < t.id)
+        );
+end;
+$$;
+
+comment on function gc._drop_duplicates(bigint[]) is
+    'Drops tombstones whose object another tombstone stands for.';
+
+
+-- What is due is taken first and judged afterwards, so that the cost is that of the batch. What
+-- cannot be handed out now steps back for a moment and lets others through.
 create function gc._lease(worker text, batch integer, lease interval)
     returns bigint[]
     language plpgsql
@@ -69,36 +103,34 @@ create function gc._lease(worker text, batch integer, lease interval)
 as $$
 declare
     until timestamptz := clock_timestamp() + lease;
+    begun_before boolean := pg_current_xact_id_if_assigned() is not null;
+    taken bigint[];
     leased bigint[];
 begin
-    with due as (
-        select t.id
-        from gc.tombstones as t
-        where t.due_at <= clock_timestamp()
-            and gc._is_settled(t.wait_for)
-            and not gc._is_held(t.collection, t.key, t.url)
-            and not exists (
-                select from gc.tombstones as o
-                where o.url = t.url and o.generation is not distinct from t.generation
-                    and o.id < t.id
-            )
-        order by t.due_at
-        limit batch
-        for update skip locked
-    ),
-    taken as (
+    loop
+        taken := array(
+            select t.id from gc.tombstones as t where t.due_at <= clock_timestamp()
+            order by t.due_at
+            limit batch
+            for update skip locked
+        );
+        exit when cardinality(taken) = 0;
+        perform gc._settle(taken, begun_before);
+        perform gc._drop_duplicates(taken);
         update gc.tombstones as t
-        set worker = _lease.worker, due_at = until
-        from due as d
-        where t.id = d.id
-        returning t.id
-    )
-    select array_agg(t.id) into leased from taken as t;
-
-    delete from gc.tombstones as o
-    using gc.tombstones as t
-    where t.id = any (leased) and o.url = t.url and o.id > t.id and o.worker is null
-        and o.generation is not distinct from t.generation;
+        set worker = null, due_at = clock_timestamp() + interval '1 second'
+        where t.id = any (taken)
+            and (gc._is_settled(t.wait_for) is not true
+                or gc._is_held(t.collection, t.key, t.url));
+        with rest as (
+            update gc.tombstones as t
+            set worker = _lease.worker, due_at = until
+            where t.id = any (taken) and t.due_at <= clock_timestamp()
+            returning t.id
+        )
+        select array_agg(r.id) into leased from rest as r;
+        exit when leased is not null;
+    end loop;
     return leased;
 end;
 $$;
@@ -131,6 +163,7 @@ begin
             gc._is_held(t.collection, t.key, t.url)
             or gc._upload_lock(t.collection, t.key)::oid = any (uploading)
             or gc._upload_lock(t.collection, t.url)::oid = any (uploading)
+            or gc._upload_lock(t.collection, '')::oid = any (uploading)
         );
 end;
 $$;
@@ -139,7 +172,36 @@ comment on function gc._return_uploads(bigint[]) is
     'Gives back what somebody has begun to upload meanwhile.';
 
 
--- The last of the rows that have the url leaves a tombstone of its own, so this one can go.
+-- The last of the rows that have the url leaves a tombstone of its own, so this one can go. Every
+-- collection is asked: two tables may name one object.
+create function gc._is_used(ids bigint[])
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    used bigint[] := array[]::bigint[];
+    found_here bigint[];
+    name text;
+begin
+    for name in
+        select c.name from gc.collections as c where c.url is not null
+    loop
+        execute format('select array(select gc.%I($1))', gc._object_name(name, '_used'))
+        into found_here using ids;
+        used := used || found_here;
+    end loop;
+    return used;
+end;
+$$;
+
+comment on function gc._is_used(bigint[]) is
+    'Which of the tombstones have an object that a live row has too.';
+
+
+-- Where that cannot be found out, because a column is gone perhaps, nothing is handed out: the
+-- tombstones are asked for one by one, so that a bad one holds up only itself.
 create function gc._drop_used(leased bigint[])
     returns void
     language plpgsql
@@ -147,15 +209,25 @@ create function gc._drop_used(leased bigint[])
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    used bigint[];
-    name text;
+    one bigint;
 begin
-    for name in
-        select distinct t.collection from gc.tombstones as t where t.id = any (leased)
-    loop
-        execute format('select array(select gc.%I($1))', gc._object_name(name, '_used'))
-        into used using leased;
-        delete from gc.tombstones as t where t.id = any (used);
+    begin
+        delete from gc.tombstones as t where t.id = any (gc._is_used(leased));
+        return;
+    exception
+        when others then
+            null;
+    end;
+    foreach one in array leased loop
+        begin
+            delete from gc.tombstones as t where t.id = any (gc._is_used(array[one]));
+        exception
+            when others then
+                update gc.tombstones as t
+                set worker = null, due_at = clock_timestamp() + gc._backoff(t.failures),
+                    failures = t.failures + 1, last_error = sqlerrm
+                where t.id = one;
+        end;
     end loop;
 end;
 $$;
@@ -184,8 +256,11 @@ begin
     perform gc._require_batch(batch);
     perform gc._require_positive('lease', lease);
 
-    perform gc._settle(batch);
+    perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._claim_lock());
     leased := gc._lease(worker, batch, lease);
+    if leased is null then
+        return;
+    end if;
     perform gc._return_uploads(leased);
     perform gc._drop_used(leased);
     return query

@@ -15,6 +15,7 @@ create table gc.collections (
     generation text,
     condition text,
     owned text[] not null default '{}',
+    keeping text[] not null default '{}',
     events jsonb not null default '{}'
         constraint collections_events_object check (jsonb_typeof(events) = 'object'),
     undo interval not null default '0'
@@ -43,6 +44,8 @@ comment on column gc.collections.condition is
     'What must hold for a row to be garbage, as an expression; null: nothing more.';
 comment on column gc.collections.owned is
     'The references whose rows go with their target, in the order in which they go.';
+comment on column gc.collections.keeping is
+    'The references that kept rows when the code was made: one that goes leaves garbage.';
 comment on column gc.collections.events is 'The names of events that are not the usual ones.';
 comment on column gc.collections.undo is 'How long a tombstone waits before it can be claimed.';
 comment on column gc.collections.columns is
@@ -72,30 +75,23 @@ comment on column gc.scan_requests.requested_at is 'Since when.';
 comment on column gc.scan_requests.reason is 'What made it necessary.';
 
 
-create function gc._note_missed(collection text, relation regclass, columns name[])
+create function gc._note_missed(collection text, relation text, columns text[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    missing text := (
-        select string_agg(quote_ident(u.name), ', ')
-        from unnest(columns) as u(name)
-        where not exists (
-            select from pg_attribute as a where a.attrelid = relation and a.attname = u.name
-        )
-    );
 begin
-    if missing is not null then
+    if gc._has_columns(relation, columns) is not true then
         insert into gc.scan_requests (collection, reason)
-        values (_note_missed.collection, format('%s has no column %s', relation, missing));
+        values (_note_missed.collection, format('%s is no longer there with %s',
+            relation, array_to_string(columns, ', ')));
     end if;
 end;
 $$;
 
-comment on function gc._note_missed(text, regclass, name[]) is
-    'Asks for a scan if a statement could not be followed because columns are gone.';
+comment on function gc._note_missed(text, text, text[]) is
+    'Asks for a scan if a statement could not be followed because the table has changed.';
 
 
 create function gc._collection(name text)
@@ -200,12 +196,8 @@ create function gc._references(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference, (
-        select min(o.n)::integer
-        from unnest(c.owned) with ordinality as o(item, n)
-        where regexp_replace(o.item, '\s*,\s*', ',', 'g')
-            = any (gc._spellings(f.referencing, f.columns))
-    )
+    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
+        array_position(c.owned, f.reference)
     from gc._foreign_keys(c.target) as f
 $$;
 

@@ -75,6 +75,43 @@ comment on function gc._require_indexes(regclass) is
     'Raises for a reference whose columns have no index.';
 
 
+-- Names are looked up once, when gc.track is called: a table that gets the same name later, in
+-- another schema, is not meant.
+create function gc._resolve_owned(target regclass, owned text[])
+    returns text[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    item text;
+    matching gc._reference[];
+    resolved text[] := array[]::text[];
+begin
+    foreach item in array owned loop
+        matching := array(
+            select f from gc._foreign_keys(target) as f
+            where regexp_replace(item, '\s*,\s*', ',', 'g')
+                = any (gc._spellings(f.referencing, f.columns))
+        );
+        if (select count(distinct m.referencing) from unnest(matching) as m) <> 1 then
+            raise '"%" does not name one table that refers to "%"', item, target
+                using errcode = 'undefined_object',
+                    detail = format('References: %s.', coalesce(
+                        (select string_agg(f.reference, ', ') from gc._foreign_keys(target) as f),
+                        'none')),
+                    hint = 'Name one of them in owned, or leave it out.';
+        end if;
+        resolved := resolved || array(select m.reference from unnest(matching) as m);
+    end loop;
+    return resolved;
+end;
+$$;
+
+comment on function gc._resolve_owned(regclass, text[]) is
+    'The references that "owned" names, in full; raises for a name that is none.';
+
+
 create function gc._require_owned(c gc.collections)
     returns void
     language plpgsql
@@ -82,29 +119,90 @@ create function gc._require_owned(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    unknown text;
+    missing text := (
+        select o from unnest(c.owned) as o
+        where o not in (select f.reference from gc._foreign_keys(c.target) as f)
+        limit 1
+    );
 begin
-    select o.item into unknown
-    from unnest(c.owned) as o(item)
-    where not exists (
-        select from gc._foreign_keys(c.target) as f
-        where regexp_replace(o.item, '\s*,\s*', ',', 'g')
-            = any (gc._spellings(f.referencing, f.columns))
-    )
-    limit 1;
-    if found then
-        raise 'no foreign key of "%" refers to "%"', unknown, c.target
+    if missing is not null then
+        raise 'the owned reference % is gone', missing
             using errcode = 'undefined_object',
-                detail = format('References: %s.', coalesce(
-                    (select string_agg(f.reference, ', ') from gc._foreign_keys(c.target) as f),
-                    'none')),
-                hint = 'Name one of them in owned, or leave it out.';
+                detail = 'Whether what it was now keeps or is owned, nobody has said.',
+                hint = format('select * from gc.track(%L, owned => …);', c.target);
     end if;
 end;
 $$;
 
 comment on function gc._require_owned(gc.collections) is
-    'Raises for a name in "owned" that is no foreign key into the table.';
+    'Raises for an owned reference that has gone since gc.track was called.';
+
+
+-- Planning a query computes what is in a table's indexes, and deleting runs its triggers, both with
+-- the rights of blobgc's owner. So tables and trigger functions have to belong to trusted roles.
+create function gc._untrusted(c gc.collections)
+    returns table (what text, owner name)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with recursive edges(parent, child) as materialized (
+        select i.inhparent, i.inhrelid from pg_inherits as i
+        union all
+        select k.confrelid, k.conrelid from pg_constraint as k
+        where k.contype = 'f' and k.conparentid = 0
+            and (k.confrelid = c.target or k.confdeltype in ('c', 'n', 'd'))
+    ),
+    tables(id) as (
+        select c.target::oid
+        union
+        select e.child from tables as t join edges as e on e.parent = t.id
+    )
+    select w.what, r.rolname
+    from (
+        select 'table ' || r.oid::regclass, r.relowner
+        from tables as t
+        join pg_class as r on r.oid = t.id
+        union all
+        select format('trigger %I on %s', g.tgname, g.tgrelid::regclass), f.proowner
+        from tables as t
+        join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
+        join pg_proc as f on f.oid = g.tgfoid
+    ) as w(what, owner)
+    join pg_roles as r on r.oid = w.owner
+    where not r.rolsuper
+        and r.rolname <> current_user
+        and r.oid <> (select o.relowner from pg_class as o where o.oid = c.target)
+        and r.rolname <> all (select unnest(s.trusted_roles) from gc.settings as s)
+$$;
+
+comment on function gc._untrusted(gc.collections) is
+    'What a review would touch that belongs to a role nobody has said to trust.';
+
+
+create function gc._require_trusted(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    what text;
+    owner name;
+begin
+    select u.what, u.owner into what, owner from gc._untrusted(c) as u order by 1 limit 1;
+    if found then
+        raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
+            using errcode = 'insufficient_privilege',
+                detail = 'A review reads that table, or fires that trigger.',
+                hint = format('update gc.settings set trusted_roles = trusted_roles || %L::name;',
+                    owner);
+    end if;
+end;
+$$;
+
+comment on function gc._require_trusted(gc.collections) is
+    'Raises if a table or trigger that a review touches belongs to a role that is not trusted.';
 
 
 create function gc._usual_events(c gc.collections)
@@ -221,6 +319,7 @@ create function gc._check_definition(c gc.collections)
 as $$
 begin
     perform gc._require_table(c.target);
+    perform gc._require_trusted(c);
     perform gc._require_indexes(c.target);
     perform gc._require_owned(c);
     perform gc._require_events(c);
@@ -239,23 +338,40 @@ comment on function gc._check_definition(gc.collections) is
     'Raises if the definition does not fit the table; returns the columns that it uses.';
 
 
+-- A url that is made of a key's one column and of text, and of nothing that loses part of it, can
+-- be no other row's. Everything else is looked up by the url itself.
 create function gc._shares_objects(c gc.collections)
     returns boolean
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-    select not (gc._key(c.target)).names
-        <@ gc._check_expression(c.target, e.what, e.expression, e.categories, e.wanted)
-    from gc._expressions(c) as e
-    where e.what = 'url'
-    union all
-    select false
-    limit 1
+declare
+    parsed regclass;
+    lossless boolean;
+begin
+    if c.url is null
+        or gc._check_expression(c.target, 'url', c.url, 'S', 'text') <> (gc._key(c.target)).names
+    then
+        return c.url is not null;
+    end if;
+    parsed := gc._parse_expression(c.target, 'url', c.url);
+    select bool_and(p.proname in (
+            'textcat', 'textanycat', 'anytextcat', 'encode', 'substr', 'substring', 'left', 'right'
+        ) and p.pronamespace = 'pg_catalog'::regnamespace)
+        and not bool_or(r.ev_action::text ~ '\{(CASE|COALESCE|NULLIF|MINMAX)')
+    into lossless
+    from pg_rewrite as r
+    cross join lateral regexp_matches(r.ev_action::text, ':(?:op)?funcid (\d+)', 'g') as m
+    join pg_proc as p on p.oid = m[1]::oid
+    where r.ev_class = parsed;
+    drop view gc._expression;
+    return lossless is not true;
+end;
 $$;
 
 comment on function gc._shares_objects(gc.collections) is
-    'Whether rows may have one object together: their url is not built from the whole key.';
+    'Whether rows may have one object together.';
 
 
 -- Both texts are PostgreSQL's own; they differ in parentheses and in the table's name.

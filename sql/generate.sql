@@ -14,38 +14,39 @@ create function gc._catalog_facts(target regclass)
 as $$
 begin
     return (
-        with recursive targets(id) as (
-            select target::oid
-            union
-            select i.inhrelid from targets as t join pg_inherits as i on i.inhparent = t.id
-        ),
-        keys as (
-            select k.oid, k.xmin, k.conrelid
+        with recursive edges(parent, child, fact) as materialized (
+            select i.inhparent, i.inhrelid, '' from pg_inherits as i
+            union all
+            select k.confrelid, k.conrelid, (k.oid, k.xmin)::text
             from pg_constraint as k
             where k.contype = 'f' and k.conparentid = 0
-                and k.confrelid in (select t.id from targets as t)
         ),
         tables(id) as (
-            select t.id from targets as t union select k.conrelid from keys as k
+            select target::oid
             union
-            select i.inhrelid from tables as t join pg_inherits as i on i.inhparent = t.id
+            select e.child from tables as t join edges as e on e.parent = t.id
         ),
         facts(fact) as (
-            select (k.oid, k.xmin)::text from keys as k
+            select e.fact from tables as t join edges as e on e.parent = t.id
             union all
             select (r.oid, r.relnamespace::regnamespace, r.relname, r.relkind, r.relowner)::text
             from tables as t join pg_class as r on r.oid = t.id
             union all
             select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod)::text
             from pg_attribute as a
-            where a.attnum > 0
-                and a.attrelid in (select target::oid union select k.conrelid from keys as k)
+            where a.attnum > 0 and a.attrelid in (
+                select target::oid
+                union
+                select e.child from edges as e where e.parent = target and e.fact <> ''
+            )
             union all
             select (i.indexrelid, i.indkey)::text from pg_index as i
             where i.indrelid = target and i.indisprimary
             union all
-            select (g.tgrelid, g.tgname)::text
-            from tables as t join pg_trigger as g on g.tgrelid = t.id and g.tgname like 'gc\_%'
+            select (g.tgrelid, g.tgname, g.tgfoid, f.proowner)::text
+            from tables as t
+            join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
+            join pg_proc as f on f.oid = g.tgfoid
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );
@@ -63,8 +64,8 @@ create function gc._fingerprint(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select md5(gc._catalog_facts(c.target) || (
-        gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events, c.undo,
-        c.shared
+        gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events,
+        extract(epoch from c.undo), c.shared
     )::text)
 $$;
 
@@ -152,7 +153,7 @@ declare
     );
 begin
     if queue is not null and not fits then
-        execute format('drop table %s', queue);
+        execute format('drop table gc.%I', gc._object_name(c.name, '_review_queue'));
         execute format('drop type gc.%I', gc._object_name(c.name, '_key'));
         insert into gc.scan_requests (collection, reason)
         values (c.name, 'the primary key changed');
@@ -180,7 +181,7 @@ as $$
             select from gc._references(c) as r
             join pg_class as o on o.oid = r.referencing
             where o.relname = t.relname and o.oid <> t.oid
-        ) then n.nspname || '_' || t.relname
+        ) then format('%s_%s_%s', n.nspname, t.relname, substr(md5(relation::text), 1, 6))
         else t.relname
     end
     from pg_class as t
@@ -198,20 +199,18 @@ create function gc._own_triggers(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select c.target, '_after_insert', 'after insert', 'referencing new table as new_rows',
-        c.columns, gc._after_insert_sql(c)
-    union all
-    select c.target, '_after_update', 'after update',
-        'referencing old table as old_rows new table as new_rows',
-        c.columns, gc._after_update_sql(c)
-    union all
-    select c.target, '_after_delete', 'after delete', 'referencing old table as old_rows',
-        c.columns, gc._after_delete_sql(c)
-    where c.url is not null
-    union all
-    select c.target, '_before_truncate', 'before truncate', '', c.columns,
-        gc._before_truncate_sql(c)
-    where c.url is not null
+    select c.target, w.suffix, w.timing, w.tables, c.columns, null::name[], w.body
+    from (values
+        ('_after_insert', 'after insert', 'referencing new table as new_rows',
+            gc._after_insert_sql(c)),
+        ('_after_update', 'after update',
+            'referencing old table as old_rows new table as new_rows', gc._after_update_sql(c)),
+        ('_after_delete', 'after delete', 'referencing old table as old_rows',
+            case when c.url is not null then gc._after_delete_sql(c) end),
+        ('_before_truncate', 'before truncate', '',
+            case when c.url is not null then gc._before_truncate_sql(c) end)
+    ) as w(suffix, timing, tables, body)
+    where w.body is not null
 $$;
 
 comment on function gc._own_triggers(gc.collections) is
@@ -226,18 +225,19 @@ create function gc._reference_triggers(c gc.collections)
 as $$
     select r.relation,
         format('_%s_%s_%s', o.timing, gc._short_name(c, r.relation), o.operation),
-        o.timing || ' ' || o.operation, o.tables, r.columns,
+        o.timing || ' ' || o.operation, o.tables, r.columns, r.target_columns,
         case o.operation
             when 'truncate' then gc._before_loss_sql(c)
             else gc._after_loss_sql(c, r.relation, o.operation)
         end
     from (
-        select f.referencing, array_agg(distinct u.name)
+        select f.referencing, array_agg(distinct u.name),
+            array_agg(distinct u.target) filter (where gc._needs_target(f))
         from gc._references(c) as f
-        cross join lateral unnest(f.columns) as u(name)
+        cross join lateral unnest(f.columns, f.targets) as u(name, target)
         where f.owned is null
         group by f.referencing
-    ) as r(relation, columns)
+    ) as r(relation, columns, target_columns)
     cross join (values
         ('after', 'delete', 'referencing old table as old_rows'),
         ('after', 'update', 'referencing old table as old_rows new table as new_rows'),
@@ -347,7 +347,10 @@ begin
     loop
         function_name := gc._object_name(c.name, t.suffix);
         made := made || gc._make_function(
-            function_name, gc._trigger_sql(c, function_name, t));
+            function_name, case
+                when t.timing like 'before%' then gc._truncate_trigger_sql(c, function_name, t)
+                else gc._trigger_sql(c, function_name, t)
+            end);
         perform gc._attach(t, function_name);
     end loop;
     return made;
@@ -378,6 +381,23 @@ comment on function gc._make_lookups(gc.collections) is
     'Makes the functions that look rows up; returns their names.';
 
 
+-- A table or a foreign key that was dropped took its references along, and no trigger saw it.
+create function gc._scan_what_lost_references(c gc.collections)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    insert into gc.scan_requests (collection, reason)
+    select c.name, o.reference || ' no longer refers to it'
+    from unnest(c.keeping) as o(reference)
+    where o.reference not in (select r.reference from gc._references(c) as r where r.owned is null)
+$$;
+
+comment on function gc._scan_what_lost_references(gc.collections) is
+    'Asks for a scan where a reference has gone since the code was last made.';
+
+
 -- The fingerprint comes after the triggers, which it counts, and before the review, which has it.
 create function gc._generate(name text)
     returns void
@@ -397,8 +417,10 @@ begin
     made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
     perform gc._drop_functions(
         array(select u from unnest(c.functions) as u where not u = any (made)));
+    perform gc._scan_what_lost_references(c);
     update gc.collections as o
-    set functions = made, problem = null, problem_since = null
+    set functions = made, problem = null, problem_since = null,
+        keeping = array(select r.reference from gc._references(c) as r where r.owned is null)
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o
@@ -423,6 +445,7 @@ as $$
 declare
     c gc.collections := gc._collection(name);
     message text;
+    detail text;
     hint text;
 begin
     if not exists (select from pg_class as t where t.oid = c.target) then
@@ -440,8 +463,10 @@ begin
     return false;
 exception
     when others then
-        get stacked diagnostics message = message_text, hint = pg_exception_hint;
-        raise 'the collection "%" cannot be reviewed: %', name, message
+        get stacked diagnostics message = message_text, detail = pg_exception_detail,
+            hint = pg_exception_hint;
+        raise 'the collection "%" cannot be reviewed: %', name,
+            concat_ws(': ', message, nullif(detail, ''))
             using errcode = 'ZG003',
                 detail = 'Nothing of it is deleted until that is mended.',
                 hint = coalesce(nullif(hint, ''), 'Mend it, or call gc.track again.');

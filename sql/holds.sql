@@ -86,17 +86,18 @@ as $$
 declare
     c gc.collections := gc._collection(name);
     canonical text := gc._canonical_key(c, key);
-    alive boolean;
+    alive text;
 begin
     perform gc._require_read_committed('keep_alive');
-    -- Locks the row against a review, which waits for nobody, or waits for one to end.
+    -- Locks the row against a review, which waits for nobody, or waits for one to end. Equal keys
+    -- may be written differently (1 and 1.0): what is held is the row's own.
     execute format('select gc.%I($1)', gc._object_name(c.name, '_lock')) into alive using canonical;
-    if alive then
+    if alive is not null then
         insert into gc.holds (collection, key, reason, held_until)
-        select c.name, canonical, 'keep_alive', now() + s.keep_alive
+        select c.name, alive, 'keep_alive', now() + s.keep_alive
         from gc.settings as s;
     end if;
-    return alive;
+    return alive is not null;
 end;
 $$;
 revoke all on function gc.keep_alive(text, text) from public;

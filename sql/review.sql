@@ -26,7 +26,8 @@ comment on function gc._due(text, boolean, integer) is
     'Locks entries of a queue that are due: those that failed before, or those that did not.';
 
 
--- Counted from now: what was overdue for days is not due again at once.
+-- Counted from now: what was overdue for days is not due again at once. Earlier entries of the key
+-- know of earlier failures.
 create function gc._back_off(name text, entries tid[], error text)
     returns integer
     language plpgsql
@@ -36,10 +37,14 @@ as $$
 declare
     changed integer;
 begin
-    execute format(
-        'update gc.%I as q set review_after = now() + gc._backoff(q.review_count), '
-        'review_count = q.review_count + 1, last_error = $2 where q.ctid = any ($1)',
-        gc._object_name(name, '_review_queue'))
+    execute gc._render(
+        'update {queue} as q '
+        'set review_after = now() + gc._backoff(f.failures), review_count = f.failures + 1, '
+        'last_error = $2 '
+        'from (select q.ctid, max(later.review_count) '
+        'from {queue} as q join {queue} as later on {later_is_q} '
+        'where q.ctid = any ($1) group by q.ctid) as f(place, failures) '
+        'where q.ctid = f.place', gc._words(gc._collection(name)))
     using entries, error;
     get diagnostics changed = row_count;
     return changed;
@@ -64,6 +69,8 @@ begin
         'select reviewed, kept, deleted, busy, bytes, touched from gc.%I($1, $2, $3)',
         gc._object_name(name, '_review'))
     into reviewed, kept, deleted, busy, bytes, touched using batch, entries, room;
+    -- What a deferred constraint has to say, it says now, while one row can still be told apart.
+    set constraints all immediate;
     if deleted > 0 then
         insert into gc.totals (collection, rows) values (name, deleted);
     end if;
@@ -113,6 +120,7 @@ comment on function gc._review_singly(text, tid[], integer, timestamptz) is
     'Reviews entries one by one; one that raises is put off, and the others go on.';
 
 
+-- The row may be locked by a session that makes the code again: it is not waited for.
 create function gc._note_problem(name text, problem text)
     returns void
     language plpgsql
@@ -120,12 +128,17 @@ create function gc._note_problem(name text, problem text)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    update gc.collections as c
-    set problem = _note_problem.problem,
-        problem_since = case
-            when _note_problem.problem is null then null else coalesce(c.problem_since, now())
-        end
-    where c.name = _note_problem.name and c.problem is distinct from _note_problem.problem;
+    perform from gc.collections as c
+    where c.name = _note_problem.name and c.problem is distinct from _note_problem.problem
+    for update skip locked;
+    if found then
+        update gc.collections as c
+        set problem = _note_problem.problem,
+            problem_since = case
+                when _note_problem.problem is null then null else coalesce(c.problem_since, now())
+            end
+        where c.name = _note_problem.name;
+    end if;
 end;
 $$;
 
@@ -151,7 +164,6 @@ begin
         select b.reviewed, b.kept, b.deleted, b.busy, b.bytes, b.touched
         into reviewed, kept, deleted, busy, bytes, touched
         from gc._review_batch(name, batch, null, room) as b;
-        perform gc._scan_if_requested(name, batch);
         perform gc._note_problem(name, null);
     exception
         when sqlstate 'ZG003' then
@@ -163,7 +175,9 @@ begin
             return;
         when others then
             singly := gc._due(name, false, batch);
+            select 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, bytes, touched;
     end;
+    perform gc._scan_if_requested(name, batch);
     select s.* into r
     from gc._review_singly(
         name, singly || gc._due(name, true, batch), room - touched, until) as s;

@@ -24,6 +24,7 @@ create table gc.settings (
     keep_alive interval not null default '1 hour'
         constraint settings_keep_alive_positive check (keep_alive > '0'),
     strict_uploads boolean not null default false,
+    trusted_roles name[] not null default '{}',
     log_retention interval not null default '90 days'
         constraint settings_log_retention_not_negative check (log_retention >= '0')
 );
@@ -73,6 +74,9 @@ comment on column gc.settings.upload_timeout is
 comment on column gc.settings.keep_alive is 'How long gc.keep_alive holds a row.';
 comment on column gc.settings.strict_uploads is
     'Refuse a row whose object was not announced with gc.begin_upload.';
+comment on column gc.settings.trusted_roles is
+    'Roles whose tables may refer to collections, and whose triggers may be on them, besides '
+    'superusers and the owners of blobgc and of the collection.';
 comment on column gc.settings.log_retention is
     'How long gc.deletion_log is kept. The daily totals are kept for ever.';
 

@@ -106,7 +106,7 @@ $$;
 comment on function gc._next_review(text) is 'When the next review of a collection is due.';
 
 
--- A tombstone that is held or must wait for a transaction is due, but no work yet.
+-- A tombstone that cannot be handed out yet has stepped back when it was last asked for.
 create function gc.next_due()
     returns timestamptz
     language sql
@@ -117,22 +117,15 @@ as $$
     select least(
         now() + s.max_sleep,
         (select min(gc._next_review(c.name)) from gc.collections as c where c.problem is null),
+        (select min(t.due_at) from gc.tombstones as t),
         (
-            select t.due_at
-            from gc.tombstones as t
-            where coalesce(gc._is_settled(t.wait_for), true)
-                and not gc._is_held(t.collection, t.key, t.url)
-            order by t.due_at
+            select now() from gc.collections as c
+            where c.problem is null
+                and (c.scanning or exists (
+                    select from gc.scan_requests as r where r.collection = c.name
+                ))
             limit 1
-        ),
-        (select min(h.held_until) from gc.holds as h where h.held_until > now()),
-        (
-            select now() + interval '1 second' from gc.tombstones as t
-            where t.due_at <= now() and not gc._is_settled(t.wait_for)
-            limit 1
-        ),
-        (select now() from gc.scan_requests as r limit 1),
-        (select now() from gc.collections as c where c.scanning and c.problem is null limit 1)
+        )
     )
     from gc.settings as s
 $$;

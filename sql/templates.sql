@@ -38,7 +38,7 @@ create function gc._pair(
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(
-        format('%s.%I %s %s.%I', left_alias, u.l, u.operator, right_alias, u.r),
+        gc._inline(format('%s.%I %s %s.%I', left_alias, u.l, u.operator, right_alias, u.r)),
         ' and ' order by u.n)
     from unnest(left_names, right_names, operators) with ordinality as u(l, r, operator, n)
 $$;
@@ -54,7 +54,7 @@ create function gc._text_of(names name[], alias text)
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when cardinality(names) = 1 then format('%s.%I::text', alias, names[1])
+        when cardinality(names) = 1 then gc._inline(format('%s.%I::text', alias, names[1]))
         else format('row(%s)::text', gc._idents(names, alias || '.'))
     end
 $$;
@@ -89,6 +89,24 @@ comment on function gc._print_settings(gc.collections) is
     'The settings under which the columns that are used print in one way only.';
 
 
+create function gc._not_itself(c gc.collections, r gc._reference, alias text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when r.referencing in (select * from gc._partitions(c.target)) then
+            format(' and not (%s)', gc._pair(k.names, 'r', k.queue_names, alias, k.operators))
+        else ''
+    end
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._not_itself(gc.collections, gc._reference, text) is
+    'The condition that a referring row is not the target itself; empty where it cannot be.';
+
+
 -- A condition on the queue entry q: a row of this reference points at its key. A row of the
 -- collection that refers to itself does not keep itself.
 create function gc._refers_sql(c gc.collections, r gc._reference)
@@ -105,18 +123,13 @@ as $$
                 'where {t_is_q}{not_itself})'
         end,
         jsonb_build_object(
-            'target', c.target, 'referencing', r.referencing,
+            'target', gc._inline(c.target::text), 'referencing', gc._inline(r.referencing::text),
             'r_is_q', gc._pair(
                 r.columns, 'r', array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
                 r.operators),
             't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators),
             't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
-            'not_itself', case
-                when r.referencing in (select * from gc._partitions(c.target)) then
-                    format(' and not (%s)',
-                        gc._pair(k.names, 'r', k.queue_names, 'q', k.operators))
-                else ''
-            end))
+            'not_itself', gc._not_itself(c, r, 'q')))
     from gc._key(c.target) as k
 $$;
 
@@ -137,10 +150,11 @@ as $$
         from gc._references(c) as r
         where r.owned is null
         union all
-        select 2, format('exists (select from %s as %I where %s and (%s) is not true)',
+        select 2, gc._inline(format(
+            'exists (select from %s as %I where %s and (%s) is not true)',
             c.target, gc._alias(c.target),
             gc._pair(k.names, quote_ident(gc._alias(c.target)), k.queue_names, 'q', k.operators),
-            c.condition)
+            c.condition))
         from gc._key(c.target) as k
         where c.condition is not null
     ) as w(n, why)
@@ -150,6 +164,21 @@ comment on function gc._kept_sql(gc.collections) is
     'The condition that something keeps the key of the queue entry q.';
 
 
+-- A number that is no size, too big or not a number at all, must not fail a statement.
+create function gc._size_sql(c gc.collections)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format(
+        'case when (%1$s) between 0 and 9223372036854775807 then (%1$s)::bigint end', c.size)
+    where c.size is not null
+$$;
+
+comment on function gc._size_sql(gc.collections) is 'The expression for an object''s size.';
+
+
 create function gc._words(c gc.collections)
     returns jsonb
     language sql
@@ -157,53 +186,70 @@ create function gc._words(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_build_object(
-        'name', quote_literal(c.name),
-        'target', c.target,
-        'table', quote_literal(c.target),
-        'alias', quote_ident(a.alias),
-        'queue', format('gc.%I', gc._object_name(c.name, '_review_queue')),
+        'name', gc._inline(quote_literal(c.name)),
+        'target', gc._inline(c.target::text),
+        'table', gc._inline(quote_literal(c.target)),
+        'alias', gc._inline(a.alias),
+        'queue', gc._inline(format('gc.%I', gc._object_name(c.name, '_review_queue'))),
         'keys', gc._idents(k.names),
         't_keys', gc._idents(k.names, 't.'),
         'queue_keys', gc._idents(k.queue_names),
         'q_keys', gc._idents(k.queue_names, 'q.'),
         't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
-        'q_is_row', gc._pair(k.queue_names, 'q', k.names, quote_ident(a.alias), k.operators),
+        'q_is_row', gc._pair(k.queue_names, 'q', k.names, a.alias, k.operators),
         'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
-        'key_text', gc._text_of(k.names, quote_ident(a.alias)),
+        'key_text', gc._text_of(k.names, a.alias),
         'q_key_text', gc._text_of(k.queue_names, 'q'),
         'kept', gc._kept_sql(c),
-        'url', coalesce('(' || c.url || ')::text', 'null::text'),
-        'size', coalesce('(' || c.size || ')::bigint', 'null::bigint'),
-        'label', coalesce('(' || c.label || ')::text', 'null::text'),
-        'generation', coalesce('(' || c.generation || ')::text', 'null::text'),
+        'url', coalesce(gc._inline('(' || c.url || ')::text'), 'null::text'),
+        'size', coalesce(gc._inline(gc._size_sql(c)), 'null::bigint'),
+        'label', coalesce(gc._inline('(' || c.label || ')::text'), 'null::text'),
+        'generation', coalesce(
+            gc._inline('nullif((' || c.generation || ')::text, '''')'), 'null::text'),
         'due_at', case when c.undo = '0' then 'now()'
             else format('now() + interval %L', c.undo) end,
         'wait_for', case when c.shared then 'null::xid8' else '''0''::xid8' end,
         'settings', gc._print_settings(c)
     )
     from gc._key(c.target) as k
-    cross join (select gc._alias(c.target)) as a(alias)
+    cross join (select quote_ident(gc._alias(c.target))) as a(alias)
 $$;
 
 comment on function gc._words(gc.collections) is 'What stands for the words in templates.';
 
 
+-- The body is quoted like any other text: a name in it may contain what it likes.
+create function gc._function_sql(header text, body text, words jsonb)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(header, words)
+        || E'\nas ' || quote_literal(E'\n' || gc._render(body, words) || E'\n')
+$$;
+
+comment on function gc._function_sql(text, text, jsonb) is
+    'The statement that creates a function.';
+
+
 create type gc._trigger as (
-    relation regclass, suffix text, timing text, tables text, columns name[], body text
+    relation regclass, suffix text, timing text, tables text, columns name[],
+    target_columns name[], body text
 );
 
 comment on type gc._trigger is 'A trigger that a collection needs, and what it does.';
 
 
 -- The frame of a trigger function. Its rights are the owner's: the application needs none on gc.
--- A column that was dropped or renamed a moment ago must not fail the application's statement.
+-- What was dropped or renamed a moment ago must not fail the application's statement.
 create function gc._trigger_sql(c gc.collections, function_name name, t gc._trigger)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
+    select gc._function_sql($template$
 create or replace function gc.{function}()
     returns trigger
     language plpgsql
@@ -211,52 +257,64 @@ create or replace function gc.{function}()
     security definer
     set search_path = pg_catalog, pg_temp
     {settings}
-as $trigger$
+$template$, $template$
+#variable_conflict use_column
 begin
-    -- No row, or no longer the columns that this was made for: there is nothing to follow.
-    if (select gc._has_columns({relation}, {columns}) from {rows} limit 1) is not true then
+    -- No row, or no longer what this was made for: there is nothing to follow.
+    if (select gc._has_columns({relation}, {columns}) from {rows} limit 1) is not true{or_target}
+    then
         perform gc._note_missed({name}, {relation}, {columns});
         return null;
     end if;
     {body}
     return null;
-end;
-$trigger$
-$template$,
+end;$template$,
         gc._words(c) || jsonb_build_object(
-            'function', quote_ident(function_name),
-            'relation', quote_literal(t.relation),
-            'columns', quote_literal(t.columns),
-            'rows', case
-                when t.tables like '%new_rows' then 'new_rows'
-                when t.tables like '%old_rows' then 'old_rows'
-                else t.relation::text
-            end,
+            'function', gc._inline(quote_ident(function_name)),
+            'relation', gc._inline(quote_literal(t.relation)),
+            'columns', gc._inline(quote_literal(gc._typed(t.relation, t.columns))),
+            'or_target', case when t.target_columns is null then '' else gc._inline(format(
+                E'\n        or gc._has_columns(to_regclass(%L)::text, %L) is not true',
+                c.target, gc._typed(c.target, t.target_columns))) end,
+            'rows', case when t.tables like '%new_rows' then 'new_rows' else 'old_rows' end,
             'body', t.body))
 $$;
 
 comment on function gc._trigger_sql(gc.collections, name, gc._trigger) is
-    'The function of a trigger.';
+    'The function of a trigger that follows a statement.';
 
 
-create function gc._after_insert_sql(c gc.collections)
+-- TRUNCATE has no transition tables to look at.
+create function gc._truncate_trigger_sql(c gc.collections, function_name name, t gc._trigger)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
-insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, (select gc.review_after({event}))
-from new_rows;
-{admit}$template$,
+    select gc._function_sql($template$
+create or replace function gc.{function}()
+    returns trigger
+    language plpgsql
+    volatile
+    security definer
+    set search_path = pg_catalog, pg_temp
+    {settings}
+$template$, $template$
+begin
+    if gc._has_columns(tg_relid::regclass::text, {columns}) is not true then
+        return null;
+    end if;
+    {body}
+    return null;
+end;$template$,
         gc._words(c) || jsonb_build_object(
-            'event', quote_literal(gc._event(c, c.name || '_insert')),
-            'admit', case when c.url is null then '' else gc._admit_sql(c, false) end))
+            'function', gc._inline(quote_ident(function_name)),
+            'columns', gc._inline(quote_literal(gc._typed(t.relation, t.columns))),
+            'body', t.body))
 $$;
 
-comment on function gc._after_insert_sql(gc.collections) is
-    'What follows an insert into a collection: every row is reviewed once.';
+comment on function gc._truncate_trigger_sql(gc.collections, name, gc._trigger) is
+    'The function of a trigger that comes before a TRUNCATE.';
 
 
 -- An object that is on its way out stays because of a new row, or the row has to wait.
@@ -293,6 +351,26 @@ comment on function gc._admit_sql(gc.collections, boolean) is
     'What a row with an object has to pass.';
 
 
+create function gc._after_insert_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into {queue} ({queue_keys}, event, review_after)
+select {keys}, {event}, (select gc.review_after({event}))
+from new_rows;
+{admit}$template$,
+        gc._words(c) || jsonb_build_object(
+            'event', quote_literal(gc._event(c, c.name || '_insert')),
+            'admit', case when c.url is null then '' else gc._admit_sql(c, false) end))
+$$;
+
+comment on function gc._after_insert_sql(gc.collections) is
+    'What follows an insert into a collection: every row is reviewed once.';
+
+
 -- EXCEPT compares whole rows; a type without an equality is compared by what it prints.
 create function gc._watched_sql(c gc.collections)
     returns text
@@ -302,16 +380,54 @@ create function gc._watched_sql(c gc.collections)
 as $$
     select string_agg(
         format(
-            case when a.atttypid in ('json'::regtype, 'xml'::regtype) then '%I::text' else '%I' end,
-            a.attname),
+            case
+                when exists (
+                    select from pg_opclass as o
+                    join pg_am as m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
+                    where o.opcdefault and o.opcintype in (a.atttypid, t.typbasetype)
+                ) or t.typcategory in ('E', 'S', 'N')
+                    then '%I'
+                else '%I::text'
+            end, a.attname),
         ', ' order by a.attname = any (k.names) desc, array_position(k.names, a.attname), a.attnum)
     from gc._key(c.target) as k
     join pg_attribute as a on a.attrelid = c.target
+    join pg_type as t on t.oid = a.atttypid
     where a.attname = any (k.names) or (c.condition is not null and a.attname = any (c.columns))
 $$;
 
 comment on function gc._watched_sql(gc.collections) is
     'The columns whose change makes a row of the collection worth a review: key and condition.';
+
+
+create function gc._after_url_change_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into gc.tombstones (
+    collection, key, label, url, generation, size, due_at, wait_for
+)
+select {name}, o.key, o.label, o.url, o.generation, o.size, {due_at}, {wait_for}
+from (
+    select n.*, bool_or(n.is_new) over (partition by n.url, n.generation)
+    from (
+        select false, {key_text}, {label}, {url}, {generation}, {size}
+        from old_rows as {alias}
+        union all
+        select true, null, null, {url}, {generation}, null
+        from new_rows as {alias}
+    ) as n(is_new, key, label, url, generation, size)
+) as o(is_new, key, label, url, generation, size, is_named)
+where o.url is not null and not o.is_named;
+{admit}$template$,
+        gc._words(c) || jsonb_build_object('admit', gc._admit_sql(c, true)))
+$$;
+
+comment on function gc._after_url_change_sql(gc.collections) is
+    'An object that no row names any more gets a tombstone; one that is named anew is admitted.';
 
 
 create function gc._after_update_sql(c gc.collections)
@@ -333,34 +449,6 @@ $$;
 
 comment on function gc._after_update_sql(gc.collections) is
     'What follows an update of a collection''s own rows: a new key, or another condition.';
-
-
-create function gc._after_url_change_sql(c gc.collections)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select gc._render($template$
-insert into gc.tombstones (
-    collection, key, label, url, generation, size, due_at, wait_for
-)
-select {name}, o.*, {due_at}, {wait_for}
-from (
-    select {key_text}, {label}, {url}, {generation}, {size}
-    from old_rows as {alias}
-) as o(key, label, url, generation, size)
-where o.url is not null
-    and not exists (
-        select from (select {url}, {generation} from new_rows as {alias}) as n(url, generation)
-        where n.url = o.url and n.generation is not distinct from o.generation
-    );
-{admit}$template$,
-        gc._words(c) || jsonb_build_object('admit', gc._admit_sql(c, true)))
-$$;
-
-comment on function gc._after_url_change_sql(gc.collections) is
-    'An object that no row names any more gets a tombstone; one that is named anew is admitted.';
 
 
 create function gc._buried_sql(c gc.collections, source text, event text)
@@ -414,12 +502,22 @@ create function gc._before_truncate_sql(c gc.collections)
 as $$
     select format('execute format(%s, tg_relid::regclass);', quote_literal(
         replace(
-            replace(gc._buried_sql(c, '{the table}', 'null'), '%', '%%'),
-            '{the table}', 'only %s')))
+            replace(gc._buried_sql(c, chr(2), 'null'), '%', '%%'), chr(2), 'only %s')))
 $$;
 
 comment on function gc._before_truncate_sql(gc.collections) is
     'What comes before a TRUNCATE of a collection: a tombstone for each object.';
+
+
+create function gc._needs_target(r gc._reference)
+    returns boolean
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select not r.to_key or r.on_delete in ('c', 'n', 'd') $$;
+
+comment on function gc._needs_target(gc._reference) is
+    'Whether the key of a lost target can be told only with the target itself.';
 
 
 -- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued.
@@ -441,21 +539,23 @@ where {not_null};$template$,
             'lost_keys', case
                 when j.joined then gc._idents(k.names, 't.')
                 else (
-                    select string_agg(format('r.%I', r.columns[array_position(r.targets, u.name)]),
+                    select string_agg(
+                        gc._inline(format('r.%I', r.columns[array_position(r.targets, u.name)])),
                         ', ' order by u.n)
                     from unnest(k.names) with ordinality as u(name, n)
                 )
             end,
             'joined', case when j.joined
-                then format('join %s as t on %s', c.target,
-                    gc._pair(r.targets, 't', r.columns, 'r', r.operators))
+                then gc._inline(format('join %s as t on %s', c.target,
+                    gc._pair(r.targets, 't', r.columns, 'r', r.operators)))
                 else '' end,
             'not_null', (
-                select string_agg(format('r.%I is not null', u.name), ' and ' order by u.n)
+                select string_agg(gc._inline(format('r.%I is not null', u.name)), ' and '
+                    order by u.n)
                 from unnest(r.columns) with ordinality as u(name, n)
             )))
     from gc._key(c.target) as k
-    cross join (select not r.to_key or r.on_delete in ('c', 'n', 'd')) as j(joined)
+    cross join (select gc._needs_target(r)) as j(joined)
 $$;
 
 comment on function gc._lost_sql(gc.collections, gc._reference, text, text) is

@@ -10,10 +10,10 @@ as $$
         when r.to_key then gc._pair(
             r.columns, 'r', array(select gc._queue_column(u) from unnest(r.targets) as u), alias,
             r.operators)
-        else format('exists (select from %s as t where %s and %s)', c.target,
+        else gc._inline(format('exists (select from %s as t where %s and %s)', c.target,
             gc._pair(r.targets, 't', r.columns, 'r', r.operators),
-            gc._pair(k.names, 't', k.queue_names, alias, k.operators))
-    end
+            gc._pair(k.names, 't', k.queue_names, alias, k.operators)))
+    end || gc._not_itself(c, r, alias)
     from gc._key(c.target) as k
 $$;
 
@@ -21,27 +21,43 @@ comment on function gc._owned_pair(gc.collections, gc._reference, text) is
     'The condition that a row r is owned by the target of a queue entry.';
 
 
+-- A foreign key says nothing about the tables that inherit from its own.
+create function gc._only(relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._inline(case when c.relkind = 'p' then '' else 'only ' end || relation)
+    from pg_class as c
+    where c.oid = relation
+$$;
+
+comment on function gc._only(regclass) is
+    'A table as it has to be written so that no inheriting table is meant.';
+
+
 -- Owned rows go with their target. A transaction deletes at most as many rows as there is room for;
--- targets are taken whole while they fit, and only one that alone is too big is emptied in steps.
-create function gc._owned_count_sql(c gc.collections)
+-- targets are taken whole while they fit, and only one that alone is too big is emptied in steps. A
+-- target of which somebody holds an owned row waits, for whoever holds it may wait for the target.
+create function gc._owned_count_sql(c gc.collections, locking text)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(
-        format('(select count(*) from (select from %s as r where %s limit this.room) as o)',
-            r.referencing, gc._owned_pair(c, r, 'q')),
-        E'\n                + ' order by r.owned)
+        format('(select count(*) from (select from %s as r where %s limit this.room%s) as o)',
+            gc._only(r.referencing), gc._owned_pair(c, r, 'q'), locking),
+        E'\n+ ' order by r.owned)
     from gc._references(c) as r
     where r.owned is not null
 $$;
 
-comment on function gc._owned_count_sql(gc.collections) is
+comment on function gc._owned_count_sql(gc.collections, text) is
     'The expression for how many rows the target of the queue entry q owns.';
 
 
--- A row's place tells it from all others; in a partitioned table only together with its partition.
 create function gc._place(relation regclass)
     returns name[]
     language sql
@@ -59,6 +75,32 @@ $$;
 comment on function gc._place(regclass) is 'Columns that tell a row of the table from all others.';
 
 
+create function gc._drain_columns(r gc._reference, out columns name[], out operators text[])
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(distinct u.name), array_agg(coalesce(k.operator, '=') order by u.name)
+    from (
+        select distinct w from unnest(gc._place(r.referencing) || r.columns) as w
+    ) as u(name)
+    left join lateral (
+        select f.operator from unnest(r.columns, r.operators) as f(name, operator)
+        where f.name = u.name
+        union all
+        select p.operator from gc._key(r.referencing) as y
+        cross join lateral unnest(y.names, y.operators) as p(name, operator)
+        where p.name = u.name
+        limit 1
+    ) as k on true
+$$;
+
+comment on function gc._drain_columns(gc._reference) is
+    'The columns by which an owned row is found again: its place, and its owner.';
+
+
+-- A row that got another owner while it was waited for is not deleted: PostgreSQL checks the last
+-- condition again, but not the subquery.
 create function gc._drain_sql(c gc.collections)
     returns text
     language sql
@@ -69,7 +111,7 @@ as $$
         gc._render($template$
 delete from {referencing} as r
 using (
-    select {r_place}
+    select {r_columns}
     from {queue} as q
     join {referencing} as r on {r_is_q}
     where q.ctid = any (this.garbage)
@@ -80,16 +122,13 @@ get diagnostics this.step = row_count;
 this.room := this.room - this.step;
 touched := touched + this.step;$template$,
             gc._words(c) || jsonb_build_object(
-                'referencing', r.referencing,
+                'referencing', gc._only(r.referencing),
                 'r_is_q', gc._owned_pair(c, r, 'q'),
-                'r_place', gc._idents(p.place, 'r.'),
-                'r_is_o', gc._pair(p.place, 'r', p.place, 'o', case
-                    when p.place = k.names then k.operators
-                    else array_fill('='::text, array[cardinality(p.place)]) end))),
+                'r_columns', gc._idents(p.columns, 'r.'),
+                'r_is_o', gc._pair(p.columns, 'r', p.columns, 'o', p.operators))),
         E'\n' order by r.owned)
     from gc._references(c) as r
-    cross join lateral gc._place(r.referencing) as p(place)
-    cross join lateral gc._key(r.referencing) as k
+    cross join lateral gc._drain_columns(r) as p
     where r.owned is not null
 $$;
 
@@ -123,15 +162,17 @@ as $$
 this.waiting := array(
     select f.place
     from (
-        select q.ctid, row_number() over w, sum(1 + o.rows) over w
+        select q.ctid, row_number() over w, sum(1 + o.rows) over w, o.rows <> o.locked
         from {queue} as q
         cross join lateral (
-            select {owned_count}
-        ) as o(rows)
+            select
+                {owned_count},
+                {locked_count}
+        ) as o(rows, locked)
         where q.ctid = any (this.garbage)
         window w as (order by q.entry)
-    ) as f(place, n, total)
-    where f.n > 1 and f.total > this.room
+    ) as f(place, n, total, held)
+    where f.n > 1 and f.total > this.room or f.held
 );
 this.garbage := array(select g from unnest(this.garbage) as g where g <> all (this.waiting));
 {drain}
@@ -141,11 +182,13 @@ this.emptied := array(
         and not (
             {owns}
         )
+    limit greatest(this.room, 0)
 );
 this.waiting := this.waiting || this.garbage;
 this.garbage := this.emptied;$template$,
         gc._words(c) || jsonb_build_object(
-            'owned_count', gc._owned_count_sql(c),
+            'owned_count', gc._owned_count_sql(c, ''),
+            'locked_count', gc._owned_count_sql(c, ' for update skip locked'),
             'drain', gc._drain_sql(c),
             'owns', gc._owns_sql(c))) end
 $$;
@@ -161,47 +204,63 @@ create function gc._logged_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case when c.url is not null then '' else gc._render($template$
+    select gc._render($template$
 insert into gc.deletion_log (collection, key, label, size, event, row_deleted_at)
 select {name}, {q_key_text}, v.label, v.size, q.event, now()
 from {queue} as q
 join {target} as t on {t_is_q}
 cross join lateral (
-    select {label}, {size} from (select t.*) as {alias}
-) as v(label, size)
-where q.ctid = any (this.garbage);$template$, gc._words(c)) end
+    select {label}, {size}, {url} from (select t.*) as {alias}
+) as v(label, size, url)
+where q.ctid = any (this.garbage) and v.url is null;$template$, gc._words(c))
 $$;
 
 comment on function gc._logged_sql(gc.collections) is
-    'The part of a review that writes the log; empty where a runner confirms.';
+    'The part of a review that writes the log of rows without an object.';
 
 
--- Failures of entries that are superseded; only entries that are reviewed singly have any.
-create function gc._inherit_sql(c gc.collections)
+create function gc._first_look_sql(c gc.collections)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
--- The latest entry of a key speaks for it, and knows of the failures that earlier ones had.
-if this.given is not null then
+with looked as materialized (
+    select q.ctid as place, q.review_count,
+        (
+            select later.review_after from {queue} as later
+            where {later_is_q} and later.entry > q.entry
+            order by later.entry desc
+            limit 1
+            for key share skip locked
+        ) as later,
+        (
+            {kept}
+        ) as kept
+    from {queue} as q
+    where q.ctid = any (this.taken)
+),
+dropped as (
+    delete from {queue} as q
+    using looked as l
+    where q.ctid = l.place and (l.kept or l.later is not null and l.review_count = 0)
+),
+put_off as (
     update {queue} as q
-    set review_count = greatest(q.review_count, failed.review_count),
-        last_error = coalesce(q.last_error, failed.last_error)
-    from (
-        select later.ctid, q.review_count, q.last_error
-        from {queue} as q
-        join {queue} as later on {later_is_q} and later.entry > q.entry
-        where q.ctid = any (this.given) and q.review_count > 0
-        for update of later skip locked
-    ) as failed(place, review_count, last_error)
-    where q.ctid = failed.place;
-end if;$template$, gc._words(c))
+    set review_after = greatest(l.later, now()) + interval '1 second'
+    from looked as l
+    where q.ctid = l.place and not l.kept and l.later is not null and l.review_count > 0
+)
+select count(*), count(*) filter (where l.later is null),
+    count(*) filter (where l.kept and l.later is null),
+    array_agg(l.place) filter (where not l.kept and l.later is null)
+into this.step, reviewed, kept, this.taken
+from looked as l;$template$, gc._words(c))
 $$;
 
-comment on function gc._inherit_sql(gc.collections) is
-    'The part of a review that hands failures on to the latest entry of a key.';
+comment on function gc._first_look_sql(gc.collections) is
+    'The statement that looks at entries and drops those that need no review.';
 
 
 create function gc._look_sql(c gc.collections)
@@ -212,9 +271,11 @@ create function gc._look_sql(c gc.collections)
 as $$
     select gc._render($template$
 -- Look: take what is due, longest overdue first, and leave to other reviews what they have taken.
--- An entry that has a later one, and one whose row is plainly kept, leave the queue. No lock is
--- needed, because a reference that goes a moment later leaves an entry of its own.
-loop
+-- An entry that has a later one, and one whose row is plainly kept, leave the queue. No lock on the
+-- row is needed, because a reference that goes a moment later leaves an entry of its own; but the
+-- later entry is locked, or else another review might be taking it away. One that failed stays
+-- behind the later one, for what it knows of failures.
+for round in 1 .. 10 loop
     this.taken := coalesce(this.given, array(
         select q.ctid
         from {queue} as q
@@ -223,29 +284,9 @@ loop
         limit least(this.wanted, this.room)
         for update skip locked
     ));
-    with looked as materialized (
-        select q.ctid as place,
-            exists (
-                select from {queue} as later where {later_is_q} and later.entry > q.entry
-            ) as superseded,
-            (
-                {kept}
-            ) as kept
-        from {queue} as q
-        where q.ctid = any (this.taken)
-    ),
-    dropped as (
-        delete from {queue} as q
-        using looked as l
-        where q.ctid = l.place and (l.superseded or l.kept)
-    )
-    select count(*), count(*) filter (where not l.superseded),
-        count(*) filter (where l.kept and not l.superseded),
-        array_agg(l.place) filter (where not l.kept and not l.superseded)
-    into this.step, reviewed, kept, this.taken
-    from looked as l;
+    {look}
     exit when reviewed > 0 or this.step = 0 or this.given is not null;
-end loop;$template$, gc._words(c))
+end loop;$template$, gc._words(c) || jsonb_build_object('look', gc._first_look_sql(c)))
 $$;
 
 comment on function gc._look_sql(gc.collections) is
@@ -274,13 +315,16 @@ with looked as materialized (
             {kept}
         ) as kept,
         exists (
+            select from {queue} as later where {later_is_q} and later.entry > q.entry
+        ) as has_later,
+        exists (
             select from gc.holds as h
             where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
         ) as held
     from {queue} as q
     where q.ctid = any (this.locked)
 )
-select array_agg(l.place) filter (where not l.kept and not l.held),
+select array_agg(l.place) filter (where not l.kept and not l.has_later and not l.held),
     array_agg(l.place) filter (where l.kept)
 into this.garbage, this.saved
 from looked as l;
@@ -346,8 +390,7 @@ create function gc._review_words(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._words(c) || jsonb_build_object(
-        'function', quote_ident(gc._object_name(c.name, '_review')),
-        'inherit', gc._inherit_sql(c),
+        'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
         'look', gc._look_sql(c),
         'look_again', gc._look_again_sql(c),
         'owned', gc._owned_sql(c),
@@ -367,7 +410,7 @@ create function gc._review_sql(c gc.collections, fingerprint text)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
+    select gc._function_sql($template$
 create or replace function gc.{function}(
     batch integer default 1000, entries tid[] default null, most integer default 10000,
     out reviewed integer, out kept integer, out deleted integer, out busy integer,
@@ -379,7 +422,7 @@ create or replace function gc.{function}(
     set row_security = off
     set plan_cache_mode = force_generic_plan
     {settings}
-as $review$
+$template$, $template$
 #variable_conflict use_column
 <<this>>
 declare
@@ -399,14 +442,12 @@ begin
         from gc.{function}(wanted, given, room) as f;
         return;
     end if;
-    {inherit}
     {look}
     {look_again}
     {owned}
     {delete}
-end;
-$review$
-$template$, gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
+end;$template$,
+        gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
 $$;
 
 comment on function gc._review_sql(gc.collections, text) is 'The function gc.<name>_review.';
@@ -495,7 +536,7 @@ create function gc._scan_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
+    select gc._function_sql($template$
 create or replace function gc.{function}(
     batch integer, after text, out seen integer, out last text
 )
@@ -503,13 +544,13 @@ create or replace function gc.{function}(
     volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
     {settings}
-as $scan$
-    {statement}
-$scan$
-$template$,
+$template$, $template$
+    {statement}$template$,
         gc._words(c) || jsonb_build_object(
-            'function', quote_ident(gc._object_name(c.name, '_scan')),
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_scan'))),
             'statement', gc._scan_statement_sql(c)))
 $$;
 
@@ -522,19 +563,17 @@ create function gc._key_text_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
+    select gc._function_sql($template$
 create or replace function gc.{function}(key text)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
     {settings}
-as $key$
-    select case when {typed} is not null then ({typed})::text end
-$key$
-$template$,
+$template$, $template$
+    select case when {typed} is not null then ({typed})::text end$template$,
         gc._words(c) || jsonb_build_object(
-            'function', quote_ident(gc._object_name(c.name, '_key_text')),
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_key_text'))),
             'typed', case
                 when cardinality(k.names) = 1 then format('$1::%s', k.types[1])
                 else format('$1::gc.%I', gc._object_name(c.name, '_key'))
@@ -552,38 +591,82 @@ create function gc._lock_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
+    select gc._function_sql($template$
 create or replace function gc.{function}(key text)
-    returns boolean
+    returns text
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off
-as $lock$
+$template$, $template$
 begin
-    perform from {target} as t where ({t_keys}) {equals} ({typed}) for key share;
-    return found;
-end;
-$lock$
-$template$,
+    return (
+        select {key_text} from {target} as {alias} where ({row_keys}) {equals} ({typed})
+        for key share
+    );
+end;$template$,
         gc._words(c) || jsonb_build_object(
-            'function', quote_ident(gc._object_name(c.name, '_lock')),
-            'equals', gc._row_equals(gc._key(c.target)),
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_lock'))),
+            'equals', gc._row_equals(k),
+            'row_keys', gc._idents(k.names, quote_ident(gc._alias(c.target)) || '.'),
             'typed', gc._parsed_key_sql(c, '$1')))
+    from gc._key(c.target) as k
 $$;
 
 comment on function gc._lock_sql(gc.collections) is
-    'The function gc.<name>_lock: locks a row as a reference would, and tells whether it exists.';
+    'The function gc.<name>_lock: locks a row as a reference would, and tells its key.';
 
 
--- A url that is built from the whole key belongs to that key; any other is looked up by itself.
-create function gc._used_sql(c gc.collections)
+create function gc._same_generation_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.generation is null then '' else gc._render(
+        ' and coalesce({generation} = d.generation, true)', gc._words(c)) end
+$$;
+
+comment on function gc._same_generation_sql(gc.collections) is
+    'The condition that a row and a tombstone do not mean two versions of an object.';
+
+
+create function gc._used_by_key_sql(c gc.collections)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
+union all
+select d.id
+from gc.tombstones as d
+where d.id = any ($1)
+    and d.collection = {name}
+    and exists (
+        select from {target} as {alias}
+        where ({row_keys}) {equals} ({typed}) and {url} = d.url{same_generation}
+    )$template$,
+        gc._words(c) || jsonb_build_object(
+            'same_generation', gc._same_generation_sql(c),
+            'equals', gc._row_equals(k),
+            'row_keys', gc._idents(k.names, quote_ident(gc._alias(c.target)) || '.'),
+            'typed', gc._parsed_key_sql(c, 'd.key')))
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._used_by_key_sql(gc.collections) is
+    'The part of gc.<name>_used that finds a row by its key.';
+
+
+-- A url that is built from the key belongs to that key; any other is looked up by itself.
+create function gc._used_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql($template$
 create or replace function gc.{function}(tombstones bigint[])
     returns setof bigint
     language sql
@@ -591,32 +674,20 @@ create or replace function gc.{function}(tombstones bigint[])
     set search_path = pg_catalog, pg_temp
     set row_security = off
     {settings}
-as $used$
+$template$, $template$
     select d.id
     from gc.tombstones as d
     where d.id = any ($1)
-        and d.collection = {name}
         and exists (
-            select from {target} as {alias}
-            where {url} = d.url
-                {same_key}
-                {same_generation}
-        )
-$used$
-$template$,
+            select from {target} as {alias} where {url} = d.url{same_generation}
+        ){unless_own}
+    {own}$template$,
         gc._words(c) || jsonb_build_object(
-            'function', quote_ident(gc._object_name(c.name, '_used')),
-            'same_generation', case
-                when c.generation is null then ''
-                else format('and coalesce((%s)::text = d.generation, true)', c.generation)
-            end,
-            'same_key', case
-                when c.shared then ''
-                else format('and (%s) %s (%s)',
-                    gc._idents(k.names, quote_ident(gc._alias(c.target)) || '.'),
-                    gc._row_equals(k), gc._parsed_key_sql(c, 'd.key'))
-            end))
-    from gc._key(c.target) as k
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_used'))),
+            'same_generation', gc._same_generation_sql(c),
+            'unless_own', case when c.shared then '' else format(
+                E'\n        and d.collection <> %L', c.name) end,
+            'own', case when c.shared then '' else gc._used_by_key_sql(c) end))
 $$;
 
 comment on function gc._used_sql(gc.collections) is

@@ -5,7 +5,8 @@
 -- Invariant: whoever inserts a row either sees its tombstone, and takes it away or is refused; or
 -- is seen by the claim, which then drops the tombstone. Three things make that so:
 --   * the insert's own check (gc._admit), in READ COMMITTED;
---   * the unique index over claimed objects, which a repeatable read runs into (gc._probe);
+--   * where the snapshot is older, an advisory lock that the claim looks for, and the unique index
+--     over claimed objects, which such an insert runs into (gc._probe);
 --   * for rows that share urls, a claim waits until every transaction has ended that may have
 --     inserted a row before the tombstone could be seen (wait_for).
 -- A tombstone that is not claimed is due at due_at; one that is claimed is due again at due_at.
@@ -37,7 +38,6 @@ create index tombstones_due_at_idx on gc.tombstones (due_at);
 -- Hash indexes, because a url or a key may be longer than a btree takes.
 create index tombstones_url_idx on gc.tombstones using hash (url);
 create index tombstones_key_idx on gc.tombstones using hash (key);
-create index tombstones_unsettled_idx on gc.tombstones (id) where wait_for is null;
 create unique index tombstones_one_deletion on gc.tombstones
     (hashtextextended(url, 0), hashtextextended(coalesce(generation, ''), 0))
     where worker is not null;
@@ -62,31 +62,50 @@ comment on column gc.tombstones.wait_for is
     'Transactions older than this must have ended before it is claimed; null: not yet known.';
 
 
+-- Two locks of this kind are one number apart from all others: see gc._return_uploads.
+create function gc._upload_lock(collection text, thing text)
+    returns integer
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $$ select hashtext(collection || ' ' || thing) $$;
+
+comment on function gc._upload_lock(text, text) is
+    'The second half of the advisory lock that says: this key or url is being written.';
+
+
 -- A repeatable read does not see a tombstone that is newer than its snapshot, but a unique index
 -- does: PostgreSQL then ends the statement with a serialization failure, and the caller retries.
-create function gc._probe(urls text[], generations text[])
+-- A claim that comes later sees the advisory lock: one for each url, or one for very many.
+create function gc._probe(collection text, urls text[], generations text[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    probes bigint[];
 begin
-    with probe as (
+    perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(collection, u.url))
+    from (
+        select '' where cardinality(urls) > 100
+        union
+        select unnest(urls) where cardinality(urls) <= 100
+    ) as u(url);
+    begin
         insert into gc.tombstones (collection, key, url, generation, due_at, worker)
         select distinct '', '', o.url, g.generation, 'infinity'::timestamptz, 'probe'
         from unnest(urls, generations) as o(url, generation)
         cross join lateral (values (o.generation), (null)) as g(generation)
-        on conflict do nothing
-        returning id
-    )
-    select array_agg(p.id) into probes from probe as p;
-    delete from gc.tombstones as t where t.id = any (probes);
+        on conflict do nothing;
+        raise 'the probe is over' using errcode = 'ZG000';
+    exception
+        when sqlstate 'ZG000' then
+            null;
+    end;
 end;
 $$;
 
-comment on function gc._probe(text[], text[]) is
+comment on function gc._probe(text, text[], text[]) is
     'Fails with 40001 if an object is being deleted and the snapshot is too old to see that.';
 
 
@@ -97,26 +116,30 @@ create function gc._admit(collection text, urls text[], generations text[])
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    left_behind bigint[];
     deleting gc.tombstones;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        perform gc._probe(urls, generations);
+        perform gc._probe(collection, urls, generations);
     end if;
-    if not exists (select from unnest(urls) as u(url) join gc.tombstones as t using (url)) then
+    -- One by one through the index, however many tombstones there are.
+    left_behind := array(
+        select d.id
+        from unnest(urls, generations) as o(url, generation)
+        cross join lateral (
+            select t.id from gc.tombstones as t
+            where t.url = o.url and coalesce(t.generation = o.generation, true)
+            offset 0
+        ) as d
+    );
+    if cardinality(left_behind) = 0 then
         return;
     end if;
 
     -- Waits for a claim that has not committed yet, and then finds its lease.
     delete from gc.tombstones as t
-    using unnest(urls, generations) as o(url, generation)
-    where t.url = o.url
-        and coalesce(t.generation = o.generation, true)
-        and (t.worker is null or t.due_at <= clock_timestamp());
-
-    select t.* into deleting
-    from unnest(urls, generations) as o(url, generation)
-    join gc.tombstones as t on t.url = o.url and coalesce(t.generation = o.generation, true)
-    limit 1;
+    where t.id = any (left_behind) and (t.worker is null or t.due_at <= clock_timestamp());
+    select t.* into deleting from gc.tombstones as t where t.id = any (left_behind) limit 1;
     if found then
         raise 'the object of this row is being deleted'
             using errcode = 'ZG001',

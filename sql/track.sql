@@ -63,6 +63,25 @@ comment on function gc._choose_name(regclass, text) is
     'The name of a collection; raises if it is not free.';
 
 
+create function gc._require_undo(undo interval)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if undo is null or undo < '0' then
+        raise 'an undo window cannot be negative'
+            using errcode = 'invalid_parameter_value',
+                detail = format('undo is %s.', coalesce(undo::text, 'null')),
+                hint = 'Leave the argument out for none.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_undo(interval) is 'Raises for an undo window that is none.';
+
+
 create function gc._warn_shared(c gc.collections)
     returns void
     language plpgsql
@@ -99,17 +118,16 @@ declare
 begin
     perform gc._require_owner();
     perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.track'));
+    perform gc._require_table(track.target);
     chosen := gc._choose_name(track.target, track.name);
-    if coalesce(track.undo, '-1') < '0' then
-        raise 'an undo window cannot be negative or null'
-            using errcode = 'invalid_parameter_value', hint = 'Leave undo out for none.';
-    end if;
+    perform gc._require_undo(track.undo);
     insert into gc.collections as o (
         name, target, url, size, label, generation, condition, owned, events, undo
     )
     values (
         chosen, track.target, track.url, track.size, track.label, track.generation,
-        track.condition, coalesce(track.owned, '{}'), coalesce(track.events, '{}'), track.undo
+        track.condition, gc._resolve_owned(track.target, coalesce(track.owned, '{}')),
+        coalesce(track.events, '{}'), track.undo
     )
     on conflict (name) do update
     set url = excluded.url, size = excluded.size, label = excluded.label,
@@ -179,9 +197,6 @@ declare
     seen integer;
     last text;
 begin
-    if cursor is null then
-        delete from gc.scan_requests as r where r.collection = _scan_step.name;
-    end if;
     execute format('select seen, last from gc.%I($1, $2)', gc._object_name(name, '_scan'))
     into seen, last using batch, cursor;
     update gc.collections as c
@@ -224,17 +239,22 @@ create function gc._scan_if_requested(name text, batch integer)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if exists (select from gc.scan_requests as r where r.collection = name) then
-        update gc.collections as c
-        set scanning = true, scan_cursor = null
-        where c.name = _scan_if_requested.name and not c.scanning;
-    end if;
     perform from gc.collections as c
-    where c.name = _scan_if_requested.name and c.scanning
+    where c.name = _scan_if_requested.name
+        and (c.scanning or exists (
+            select from gc.scan_requests as r where r.collection = c.name
+        ))
     for update skip locked;
-    if found then
-        perform gc._scan_step(name, batch);
+    if not found then
+        return;
     end if;
+    update gc.collections as c
+    set scanning = true, scan_cursor = null
+    where c.name = _scan_if_requested.name and not c.scanning;
+    if found then
+        delete from gc.scan_requests as r where r.collection = name;
+    end if;
+    perform gc._scan_step(name, batch);
 end;
 $$;
 

@@ -3,20 +3,9 @@
 -- An object is written outside the database, so no lock of the database covers it. A hold does: no
 -- tombstone of the key or url is handed out until the upload ends or times out. The row's insert
 -- takes the tombstone away for good; an upload that never becomes a row leaves it, and so its
--- object is collected too. While the caller's transaction is open the hold cannot be seen by
--- others; the advisory lock, taken before anything is looked at, can.
-
-create function gc._upload_lock(collection text, thing text)
-    returns integer
-    language sql
-    immutable
-    parallel safe
-    set search_path = pg_catalog, pg_temp
-as $$ select hashtext(collection || ' ' || thing) $$;
-
-comment on function gc._upload_lock(text, text) is
-    'The second half of the advisory lock that an upload of this key or url takes.';
-
+-- object is collected after all. While the caller's transaction is open the hold cannot be seen by
+-- others; the advisory lock can. It is taken first, then claims that run already are waited for:
+-- what they have leased is seen, and what begins later sees the lock.
 
 create function gc._is_held(collection text, key text, url text)
     returns boolean
@@ -39,38 +28,23 @@ comment on function gc._is_held(text, text, text) is
     'Whether somebody uses the row or is writing its object.';
 
 
--- The key's own tombstones wait until the upload would have timed out; a lease that is over ends.
-create function gc._postpone_tombstones(collection text, key text, url text, until timestamptz)
-    returns gc.tombstones
+-- A lock of the session, not of the transaction: it must not keep claims away until a commit.
+create function gc._await_claims()
+    returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    deleting gc.tombstones;
 begin
-    update gc.tombstones as t
-    set worker = null, due_at = greatest(t.due_at, until)
-    where t.collection = _postpone_tombstones.collection
-        and (t.key = _postpone_tombstones.key or t.url = _postpone_tombstones.url)
-        and (t.worker is null or t.due_at <= clock_timestamp());
-    select t.* into deleting
-    from gc.tombstones as t
-    where t.collection = _postpone_tombstones.collection
-        and (t.key = _postpone_tombstones.key or t.url = _postpone_tombstones.url)
-        and t.worker is not null
-    limit 1;
-    return deleting;
+    perform pg_advisory_lock(gc._lock_class(), gc._claim_lock());
+    perform pg_advisory_unlock(gc._lock_class(), gc._claim_lock());
 end;
 $$;
 
-comment on function gc._postpone_tombstones(text, text, text, timestamptz) is
-    'Postpones what nobody has claimed, and returns one that somebody has.';
+comment on function gc._await_claims() is 'Waits until every gc.claim that runs now has ended.';
 
 
-create function gc._await_deletion(
-    collection text, key text, url text, until timestamptz, wait interval
-)
+create function gc._await_deletion(collection text, key text, url text, wait interval)
     returns void
     language plpgsql
     volatile
@@ -81,8 +55,13 @@ declare
     deleting gc.tombstones;
 begin
     loop
-        deleting := gc._postpone_tombstones(collection, key, url, until);
-        exit when deleting.id is null;
+        select t.* into deleting
+        from gc.tombstones as t
+        where t.collection = _await_deletion.collection
+            and (t.key = _await_deletion.key or t.url = _await_deletion.url)
+            and t.worker is not null and t.due_at > clock_timestamp()
+        limit 1;
+        exit when not found;
         if clock_timestamp() >= give_up then
             raise 'the object is being deleted'
                 using errcode = 'ZG001',
@@ -96,7 +75,7 @@ begin
 end;
 $$;
 
-comment on function gc._await_deletion(text, text, text, timestamptz, interval) is
+comment on function gc._await_deletion(text, text, text, interval) is
     'Waits until no worker has the object under a lease; raises ZG001 when that takes too long.';
 
 
@@ -126,15 +105,10 @@ begin
     if url is not null then
         perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(c.name, url));
     end if;
+    perform gc._await_claims();
     insert into gc.holds (collection, key, url, reason, held_until)
     values (c.name, canonical, begin_upload.url, 'upload', until);
-    perform gc._await_deletion(c.name, canonical, url, until, wait);
-
-    -- An upload that never becomes a row is garbage: its tombstone is there from the beginning.
-    if url is not null then
-        insert into gc.tombstones (collection, key, url, event, due_at)
-        values (c.name, canonical, begin_upload.url, 'upload', until);
-    end if;
+    perform gc._await_deletion(c.name, canonical, url, wait);
     return until;
 end;
 $$;
@@ -142,7 +116,7 @@ revoke all on function gc.begin_upload(text, text, text, interval, interval) fro
 
 comment on function gc.begin_upload(text, text, text, interval, interval) is
     'Says that an object is about to be written. Waits for one that is being deleted. Returns when '
-    'the hold ends by itself; told the url, an upload that does not become a row is collected.';
+    'the hold ends by itself. Where rows share objects, tell the url too.';
 
 
 create function gc.end_upload(name text, key text)
@@ -165,7 +139,19 @@ begin
         limit 1
         for update skip locked
     );
-    return found;
+    if not found then
+        return false;
+    end if;
+    -- Some insert the row only after this: its tombstone waits as long as an upload may take.
+    update gc.tombstones as t
+    set due_at = greatest(t.due_at, clock_timestamp() + s.upload_timeout)
+    from gc.settings as s
+    where t.id in (
+        select o.id from gc.tombstones as o
+        where o.collection = c.name and o.key = canonical and o.worker is null
+        for update skip locked
+    );
+    return true;
 end;
 $$;
 revoke all on function gc.end_upload(text, text) from public;

@@ -1,4 +1,5 @@
 -- What tests/lint looks at: collections of every shape, so that every template has made something.
+set client_min_messages = error;
 create schema lint;
 create table lint.blob (
     digest bytea primary key, size bigint, generation bigint, state text, at timestamptz, v float8

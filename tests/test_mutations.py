@@ -83,7 +83,8 @@ def a_post_committed_between_the_first_look_and_the_lock(database: Database) -> 
         thread = threading.Thread(target=rows, args=(reviewer, "select * from gc.review()"))
         thread.start()
         wait_until(lambda: is_waiting(author, reviewer.info.backend_pid), "the first look")
-        execute(author, "insert into app.post values (1, 1); select pg_advisory_unlock(1)")
+        execute(author, "insert into app.post values (1, 1)")
+        execute(author, "select pg_advisory_unlock(1)")
         thread.join()
         return alive(author)
 

@@ -1,6 +1,6 @@
 -- Collections: track, track again, untrack, scan; and what happens when the tables change.
 begin;
-select plan(109);
+select plan(113);
 
 set local client_min_messages = warning;
 create schema app;
@@ -168,7 +168,8 @@ select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
     'a row is garbage from the update on that makes its condition true');
 delete from app.part;
 update app.file set id = 7, state = 'deleting' where id = 2;
-select is(app.review('file'), '0 kept, 1 deleted, 0 failed', 'a row that changes its key is queued');
+select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
+    'a row that changes its key is queued');
 create table app.spot (id int primary key, place point, data json, parts json[]);
 select is(count(*), 0::bigint, 'a condition may read types without an equality')
 from gc.track('app.spot',
@@ -181,6 +182,7 @@ select lives_ok($$update app.spot set data = '{"gone": "yes"}' where id = 2$$,
     'an update of a json column is not refused');
 select is(app.review('spot'), '0 kept, 2 deleted, 0 failed', 'and both updates are followed');
 select gc.untrack('spot') as ignored \gset
+drop table app.spot;
 
 -- Untrack.
 insert into app.file (id, path) values (1, 'left in the queue');
@@ -203,7 +205,7 @@ select lives_ok($$insert into app.file (id, path) values (2, 'x'); update app.po
 select throws_ok($$select gc.untrack('file')$$, '42704', null,
     'what is not a collection cannot be untracked');
 select set_eq(
-    $$select * from app.catalog where attrelid not in ('app.before', 'app.spot')$$,
+    $$select * from app.catalog where attrelid <> 'app.before'$$,
     'select * from app.before', 'after untrack the application''s tables are as they were');
 select is(count(*), 3::bigint, 'what was untracked can be tracked again')
 from gc.track('app.file', name => 'again');
@@ -320,10 +322,77 @@ alter table app.file rename column id to number;
 alter table app.file alter column number type bigint;
 select lives_ok('insert into app.file (number) values (3000000000)',
     'a key that is renamed and gets a wider type does not fail the application');
-select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || number') \gset
+select lives_ok($$select gc.track('app.file', url => '''mem:///'' || number')$$,
+    'a collection whose key has another type is made again');
 select count(*) as ignored from gc.review() \gset
 select is(app.review('file'), '0 kept, 2 deleted, 0 failed',
     'rows whose events were missed because the key changed are found by themselves');
+delete from gc.tombstones;
+create table app.counter (id int primary key);
+insert into gc.review_after_defaults values ('counter_scan', '0');
+select count(*) as ignored from gc.track('app.counter') \gset
+alter table app.counter alter column id type bigint;
+select lives_ok('insert into app.counter values (3000000000)',
+    'a key that gets a wider type does not fail the application');
+insert into app.counter values (1);
+select count(*) as ignored from gc.review() \gset
+select count(*) as ignored from gc.review() \gset
+select is((select count(*) from app.counter), 0::bigint,
+    'and its rows are found by the scan that follows');
+select gc.untrack('counter') as ignored \gset
+
+-- The catalog: other names for the collection's table, its schema, and what is referred to.
+create table app.page (id int primary key, slug text unique, extra int);
+create table app.link (slug text references app.page (slug));
+create table app.visit (page int references app.page on delete cascade);
+create index on app.link (slug);
+create index on app.visit (page);
+select count(*) as ignored from gc.track('app.page') \gset
+insert into app.page select i, 's' || i from generate_series(1, 9) as i;
+insert into app.link select 's' || i from generate_series(1, 4) as i;
+insert into app.visit select i from generate_series(5, 8) as i;
+alter table app.page rename column slug to path;
+select lives_ok($$delete from app.link where slug = 's1'$$,
+    'a renamed unique column does not fail the statements of those who refer to it');
+select is(app.review('page'), '7 kept, 2 deleted, 0 failed',
+    'and the reference is reviewed under its new name');
+alter table app.page drop column extra;
+select lives_ok($$insert into app.page values (10, 's10'); update app.page set path = 's11'
+    where id = 10$$, 'a dropped column that nothing uses changes nothing');
+alter table app.page rename to pages;
+select lives_ok(
+    'delete from app.visit where page = 5; update app.visit set page = 7 where page = 6',
+    'a renamed collection does not fail the statements of those who refer to it');
+select lives_ok($$insert into app.pages values (11, 's12'); update app.pages set path = 's13'
+    where id = 11; delete from app.pages where id = 11$$,
+    'a renamed collection does not fail its own statements');
+select count(*) as ignored from gc.review() \gset
+insert into gc.page_review_queue (id, event, review_after) select id, 'by hand', now()
+from app.pages;
+select is(app.review('page'), '5 kept, 3 deleted, 0 failed',
+    'a renamed table is the same collection');
+alter schema app rename to application;
+select lives_ok('delete from application.visit where page = 8;
+    insert into application.pages values (12); delete from application.link where slug = ''s2''',
+    'a renamed schema does not fail the application');
+alter schema application rename to app;
+
+-- The catalog: tables that are dropped.
+select count(*) as ignored from gc.review() \gset
+drop table app.link;
+insert into gc.page_review_queue (id, event, review_after) select id, 'by hand', now()
+from app.pages;
+select is(app.review('page'), '1 kept, 5 deleted, 0 failed', 'a dropped table keeps nothing');
+insert into app.file (number) values (1);
+drop table app.pages cascade;
+select lives_ok('delete from app.visit',
+    'a collection that is dropped does not fail the statements of those who referred to it');
+select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
+    'a collection whose table is gone does not stop the others');
+select matches(app.why('page'), 'gone', 'status says that the table is gone');
+select lives_ok('select gc.next_due()', 'next_due does not mind a table that is gone');
+select lives_ok($$select gc.untrack('page')$$, 'a collection whose table is gone can be untracked');
+select is(app.triggers('app.visit'), '{}', 'and then its triggers are gone');
 
 select * from finish();
 rollback;

@@ -1,7 +1,7 @@
 -- Uploads: an object that is written again while its old row is on the way out, and keep_alive.
 begin;
 set local client_min_messages = error;
-select plan(82);
+select plan(83);
 
 create schema app;
 create table app.file (id bigint primary key, path text);
@@ -11,7 +11,8 @@ create index on app.shared (path);
 create table app.pair (a integer, b text, primary key (a, b));
 update gc.settings set jitter = '0';
 insert into gc.review_after_defaults
-select e, '0' from unnest(array['file_insert', 'blob_insert', 'shared_insert', 'pair_insert']) as e;
+select e, '0'
+from unnest(array['file_insert', 'blob_insert', 'shared_insert', 'pair_insert']) as e;
 select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id || path$$) \g /dev/null
 select count(*) from gc.track(
     'app.blob', url => $$'s3://blob/' || encode(digest, 'hex') || name$$) \g /dev/null
@@ -86,7 +87,8 @@ create temporary table refused as
 select * from pg_temp.error_of($$insert into app.file values (3, ''), (1, ''), (4, '')$$);
 select is((select state from refused), 'ZG001',
     'a row whose object is being deleted is refused with ZG001');
-select matches((select detail from refused), '^s3://bucket/1, .*"file" left behind, is leased to worker until ',
+select matches((select detail from refused),
+    '^s3://bucket/1, .*"file" left behind, is leased to worker until ',
     'the detail names the object, the collection and the worker');
 select is((select hint from refused),
     $$select gc.begin_upload('file', '1'); then upload it again and retry.$$,
@@ -231,6 +233,17 @@ select is_empty('select pg_temp.claimed()',
 insert into app.shared values (2, 's3://shared/1');
 select pg_temp.end_holds();
 select is_empty('select pg_temp.claimed()', 'nor is it when the row is there');
+
+select pg_temp.clean();
+insert into app.file values (42, '');
+select count(*) from pg_temp.error_of(
+    $$select gc.begin_upload('file', '43', 's3://bucket/42')$$) \g /dev/null
+select is(
+    (
+        select count(*) from gc.tombstones as t
+        where t.url = 's3://bucket/42' and t.id not in (select gc.file_used(array[t.id]))
+    ),
+    0::bigint, 'an upload that names the url of a live row never leads to its deletion');
 
 -- Keys have one spelling.
 select count(*) from gc.begin_upload('blob', '\x0A0B') \g /dev/null
