@@ -111,25 +111,13 @@ comment on function gc._columns(regclass, smallint[]) is
     'The names of a table''s columns that have these numbers.';
 
 
--- Templates indent what they are given line by line; a line break in a name must stay what it is.
-create function gc._inline(value text)
-    returns text
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$ select replace(value, E'\n', chr(1)) $$;
-
-comment on function gc._inline(text) is
-    'A text whose line breaks are not a template''s: gc._run puts them back.';
-
-
 create function gc._idents(names name[], prefix text default '')
     returns text
     language sql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(prefix || gc._inline(quote_ident(u.name)), ', ' order by u.n)
+    select string_agg(prefix || quote_ident(u.name), ', ' order by u.n)
     from unnest(names) with ordinality as u(name, n)
 $$;
 

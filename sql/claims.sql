@@ -35,39 +35,52 @@ comment on function gc._claim_lock() is
 
 
 -- Whoever has a transaction id already may have inserted a row before the tombstone could be seen;
--- whoever gets one later sees it. An id of our own that is older than this proves nothing.
-create function gc._settle(taken bigint[], begun_before boolean)
+-- whoever gets one later sees it. A snapshot knows ids only up to the last that is over, so one is
+-- made to be over: then xmax lies beyond all that were given out before.
+create function gc._settle(taken bigint[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform from gc.tombstones as t where t.id = any (taken) and t.wait_for is null limit 1;
+    if not found then
+        return;
+    end if;
+    begin
+        perform from gc.settings for key share;
+        raise 'a transaction id is over' using errcode = 'ZG000';
+    exception
+        when sqlstate 'ZG000' then
+            null;
+    end;
     update gc.tombstones as t
-    set wait_for = pg_current_xact_id()
-    where t.id = any (taken) and t.wait_for is null and not begun_before;
+    set wait_for = pg_snapshot_xmax(pg_current_snapshot())
+    where t.id = any (taken) and t.wait_for is null;
 end;
 $$;
 
-comment on function gc._settle(bigint[], boolean) is
+comment on function gc._settle(bigint[]) is
     'Notes, for tombstones of shared objects, which transactions a claim has to wait for.';
 
 
--- A number that no transaction of this server can have come with a dump from another: all of
--- those have ended. Any other was written by a transaction that is over, or by this one.
+-- A number beyond every snapshot of this server came with a dump from another: all of those ended.
 create function gc._is_settled(wait_for xid8)
     returns boolean
     language sql
-    volatile
+    stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select wait_for <= pg_snapshot_xmin(pg_current_snapshot())
-        or wait_for >= pg_snapshot_xmax(pg_current_snapshot())
-            and wait_for <> pg_current_xact_id()
+    select wait_for > pg_snapshot_xmax(pg_current_snapshot())
+        or not exists (
+            select from pg_snapshot_xip(pg_current_snapshot()) as running
+            where running < wait_for
+        )
 $$;
 
 comment on function gc._is_settled(xid8) is
-    'Whether every transaction older than this has ended.';
+    'Whether every other transaction older than this has ended.';
 
 
 -- Several tombstones of one object are one deletion: a leased one, or the first, stands for all.
@@ -103,7 +116,6 @@ create function gc._lease(worker text, batch integer, lease interval)
 as $$
 declare
     until timestamptz := clock_timestamp() + lease;
-    begun_before boolean := pg_current_xact_id_if_assigned() is not null;
     taken bigint[];
     leased bigint[];
 begin
@@ -115,12 +127,12 @@ begin
             for update skip locked
         );
         exit when cardinality(taken) = 0;
-        perform gc._settle(taken, begun_before);
+        perform gc._settle(taken);
         perform gc._drop_duplicates(taken);
         update gc.tombstones as t
         set worker = null, due_at = clock_timestamp() + interval '1 second'
         where t.id = any (taken)
-            and (gc._is_settled(t.wait_for) is not true
+            and (not gc._is_settled(t.wait_for)
                 or gc._is_held(t.collection, t.key, t.url));
         with rest as (
             update gc.tombstones as t
@@ -163,7 +175,7 @@ begin
             gc._is_held(t.collection, t.key, t.url)
             or gc._upload_lock(t.collection, t.key)::oid = any (uploading)
             or gc._upload_lock(t.collection, t.url)::oid = any (uploading)
-            or gc._upload_lock(t.collection, '')::oid = any (uploading)
+            or gc._upload_lock('', t.collection)::oid = any (uploading)
         );
 end;
 $$;

@@ -391,7 +391,7 @@ as $$
     insert into gc.scan_requests (collection, reason)
     select c.name, o.reference || ' no longer refers to it'
     from unnest(c.keeping) as o(reference)
-    where o.reference not in (select r.reference from gc._references(c) as r where r.owned is null)
+    where o.reference not in (select r.reference from gc._references(c) as r)
 $$;
 
 comment on function gc._scan_what_lost_references(gc.collections) is

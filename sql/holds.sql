@@ -36,10 +36,10 @@ create function gc._purge_holds(batch integer)
 as $$
 begin
     delete from gc.holds as h
-    where h.id in (
+    where h.id = any (array(
         select o.id from gc.holds as o where o.held_until < now() limit batch
         for update skip locked
-    );
+    ));
 end;
 $$;
 

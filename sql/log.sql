@@ -78,14 +78,14 @@ create function gc._purge_log(batch integer)
 as $$
 begin
     delete from gc.deletion_log as l
-    where l.id in (
+    where l.id = any (array(
         select o.id
         from gc.deletion_log as o
         where o.deleted_at < now() - (select s.log_retention from gc.settings as s)
         order by o.deleted_at
         limit batch
         for update skip locked
-    );
+    ));
 
     with folded as (
         delete from gc.totals as t

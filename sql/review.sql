@@ -81,8 +81,9 @@ comment on function gc._review_batch(text, integer, tid[], integer) is
     'Calls the review function of a collection, and adds up what it deleted.';
 
 
+-- Entries are taken one after the other, because reviewing one may move another.
 create function gc._review_singly(
-    name text, entries tid[], room integer, until timestamptz,
+    name text, batch integer, refused boolean, room integer, until timestamptz,
     out reviewed integer, out kept integer, out deleted integer, out busy integer,
     out failed integer, out bytes bigint, out touched integer
 )
@@ -91,15 +92,15 @@ create function gc._review_singly(
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    entry tid;
+    entries tid[];
     r record;
 begin
     select 0, 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, failed, bytes, touched;
-    foreach entry in array entries loop
-        exit when clock_timestamp() > until or touched >= room;
+    for i in 1 .. batch loop
+        entries := gc._due(name, refused, 1);
+        exit when cardinality(entries) = 0 or clock_timestamp() > until or touched >= room;
         begin
-            select b.* into r
-            from gc._review_batch(name, 1, array[entry], room - touched) as b;
+            select b.* into r from gc._review_batch(name, 1, entries, room - touched) as b;
             kept := kept + r.kept;
             deleted := deleted + r.deleted;
             busy := busy + r.busy;
@@ -108,7 +109,7 @@ begin
             reviewed := reviewed + r.reviewed;
         exception
             when query_canceled or others then
-                failed := failed + gc._back_off(name, array[entry], sqlerrm);
+                failed := failed + gc._back_off(name, entries, sqlerrm);
                 exit when sqlstate = '57014';
         end;
     end loop;
@@ -116,8 +117,9 @@ begin
 end;
 $$;
 
-comment on function gc._review_singly(text, tid[], integer, timestamptz) is
-    'Reviews entries one by one; one that raises is put off, and the others go on.';
+comment on function gc._review_singly(text, integer, boolean, integer, timestamptz) is
+    'Reviews entries one by one; one that raises is put off, and the others go on. With refused, '
+    'those that have failed before; without, those that have not.';
 
 
 -- The row may be locked by a session that makes the code again: it is not waited for.
@@ -156,7 +158,7 @@ create function gc._review_collection(
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    singly tid[] := array[]::tid[];
+    raised boolean := false;
     r record;
 begin
     select 0, 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, failed, bytes, touched;
@@ -174,20 +176,23 @@ begin
             reviewed := failed;
             return;
         when others then
-            singly := gc._due(name, false, batch);
+            raised := true;
             select 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, bytes, touched;
     end;
+    for r in
+        select s.*
+        from unnest(case when raised then array[false, true] else array[true] end) as o(refused)
+        cross join lateral gc._review_singly(name, batch, o.refused, room - touched, until) as s
+    loop
+        kept := kept + r.kept;
+        deleted := deleted + r.deleted;
+        busy := busy + r.busy;
+        failed := failed + r.failed;
+        bytes := bytes + r.bytes;
+        touched := touched + r.touched;
+        reviewed := reviewed + r.reviewed;
+    end loop;
     perform gc._scan_if_requested(name, batch);
-    select s.* into r
-    from gc._review_singly(
-        name, singly || gc._due(name, true, batch), room - touched, until) as s;
-    kept := kept + r.kept;
-    deleted := deleted + r.deleted;
-    busy := busy + r.busy;
-    failed := r.failed;
-    bytes := bytes + r.bytes;
-    touched := touched + r.touched;
-    reviewed := reviewed + r.reviewed;
 end;
 $$;
 

@@ -2,7 +2,7 @@
 --
 -- Everything lives in gc, and gc belongs to the extension, so dropping the one drops the other.
 -- Errors of our own have the SQLSTATE class ZG; callers match that, never the text:
---   ZG000  used inside gc._probe only
+--   ZG000  raised and caught inside one function, to undo what it has tried
 --   ZG001  the object is being deleted at this moment: try again in a few seconds
 --   ZG002  the object was not announced with gc.begin_upload (strict_uploads)
 --   ZG003  the collection cannot be reviewed: the catalog does not fit its definition

@@ -29,6 +29,28 @@ $$;
 comment on function gc._render(text, jsonb) is 'A template with its words filled in.';
 
 
+-- Templates indent what they are given line by line; a line break in a name must stay what it is.
+create function gc._inline(value text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select replace(value, E'\n', chr(1)) $$;
+
+comment on function gc._inline(text) is
+    'A text whose line breaks are not a template''s: gc._run puts them back.';
+
+
+create function gc._listed(names name[], prefix text default '')
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select gc._inline(gc._idents(names, prefix)) $$;
+
+comment on function gc._listed(name[], text) is 'Names as a list for a template.';
+
+
 create function gc._pair(
     left_names name[], left_alias text, right_names name[], right_alias text, operators text[]
 )
@@ -55,7 +77,7 @@ create function gc._text_of(names name[], alias text)
 as $$
     select case
         when cardinality(names) = 1 then gc._inline(format('%s.%I::text', alias, names[1]))
-        else format('row(%s)::text', gc._idents(names, alias || '.'))
+        else format('row(%s)::text', gc._listed(names, alias || '.'))
     end
 $$;
 
@@ -191,10 +213,10 @@ as $$
         'table', gc._inline(quote_literal(c.target)),
         'alias', gc._inline(a.alias),
         'queue', gc._inline(format('gc.%I', gc._object_name(c.name, '_review_queue'))),
-        'keys', gc._idents(k.names),
-        't_keys', gc._idents(k.names, 't.'),
-        'queue_keys', gc._idents(k.queue_names),
-        'q_keys', gc._idents(k.queue_names, 'q.'),
+        'keys', gc._listed(k.names),
+        't_keys', gc._listed(k.names, 't.'),
+        'queue_keys', gc._listed(k.queue_names),
+        'q_keys', gc._listed(k.queue_names, 'q.'),
         't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
         'q_is_row', gc._pair(k.queue_names, 'q', k.names, a.alias, k.operators),
         'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
@@ -386,9 +408,9 @@ as $$
                     join pg_am as m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
                     where o.opcdefault and o.opcintype in (a.atttypid, t.typbasetype)
                 ) or t.typcategory in ('E', 'S', 'N')
-                    then '%I'
-                else '%I::text'
-            end, a.attname),
+                    then '%s'
+                else '%s::text'
+            end, gc._inline(quote_ident(a.attname))),
         ', ' order by a.attname = any (k.names) desc, array_position(k.names, a.attname), a.attnum)
     from gc._key(c.target) as k
     join pg_attribute as a on a.attrelid = c.target
@@ -537,7 +559,7 @@ where {not_null};$template$,
             'event', quote_literal(event),
             'source', source,
             'lost_keys', case
-                when j.joined then gc._idents(k.names, 't.')
+                when j.joined then gc._listed(k.names, 't.')
                 else (
                     select string_agg(
                         gc._inline(format('r.%I', r.columns[array_position(r.targets, u.name)])),
@@ -573,7 +595,7 @@ as $$
             case
                 when operation = 'delete' then 'old_rows'
                 else format('(select %1$s from old_rows except select %1$s from new_rows)',
-                    gc._idents(r.columns))
+                    gc._listed(r.columns))
             end),
         E'\n')
     from gc._references(c) as r
@@ -590,9 +612,11 @@ create function gc._before_loss_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select format(
-        E'insert into gc.scan_requests (collection, reason)\n'
-        'values (%L, tg_relid::regclass || '' was truncated'');', c.name)
+    select format('execute format(%s, tg_relid::regclass, tg_relid::regclass::text);',
+        gc._inline(quote_literal(
+            'insert into gc.scan_requests (collection, reason) select '
+            || replace(quote_literal(c.name), '%', '%%')
+            || ', %2$L || '' was truncated'' where exists (select from only %1$s)')))
 $$;
 
 comment on function gc._before_loss_sql(gc.collections) is

@@ -124,7 +124,7 @@ touched := touched + this.step;$template$,
             gc._words(c) || jsonb_build_object(
                 'referencing', gc._only(r.referencing),
                 'r_is_q', gc._owned_pair(c, r, 'q'),
-                'r_columns', gc._idents(p.columns, 'r.'),
+                'r_columns', gc._listed(p.columns, 'r.'),
                 'r_is_o', gc._pair(p.columns, 'r', p.columns, 'o', p.operators))),
         E'\n' order by r.owned)
     from gc._references(c) as r
@@ -227,13 +227,13 @@ create function gc._first_look_sql(c gc.collections)
 as $$
     select gc._render($template$
 with looked as materialized (
-    select q.ctid as place, q.review_count,
+    select q.ctid as place, q.review_count, q.last_error,
         (
-            select later.review_after from {queue} as later
+            select later.ctid from {queue} as later
             where {later_is_q} and later.entry > q.entry
             order by later.entry desc
             limit 1
-            for key share skip locked
+            for update skip locked
         ) as later,
         (
             {kept}
@@ -244,19 +244,22 @@ with looked as materialized (
 dropped as (
     delete from {queue} as q
     using looked as l
-    where q.ctid = l.place and (l.kept or l.later is not null and l.review_count = 0)
+    where q.ctid = l.place and (l.kept or l.later is not null)
 ),
-put_off as (
+warned as (
     update {queue} as q
-    set review_after = greatest(l.later, now()) + interval '1 second'
+    set review_count = greatest(q.review_count, l.review_count),
+        last_error = coalesce(q.last_error, l.last_error)
     from looked as l
-    where q.ctid = l.place and not l.kept and l.later is not null and l.review_count > 0
+    where q.ctid = l.later and l.review_count > q.review_count
+    returning l.later as place, q.ctid as moved_to
 )
 select count(*), count(*) filter (where l.later is null),
     count(*) filter (where l.kept and l.later is null),
-    array_agg(l.place) filter (where not l.kept and l.later is null)
+    array_agg(coalesce(w.moved_to, l.place)) filter (where not l.kept and l.later is null)
 into this.step, reviewed, kept, this.taken
-from looked as l;$template$, gc._words(c))
+from looked as l
+left join warned as w on w.place = l.place;$template$, gc._words(c))
 $$;
 
 comment on function gc._first_look_sql(gc.collections) is
@@ -273,8 +276,7 @@ as $$
 -- Look: take what is due, longest overdue first, and leave to other reviews what they have taken.
 -- An entry that has a later one, and one whose row is plainly kept, leave the queue. No lock on the
 -- row is needed, because a reference that goes a moment later leaves an entry of its own; but the
--- later entry is locked, or else another review might be taking it away. One that failed stays
--- behind the later one, for what it knows of failures.
+-- later entry is locked, or else another review might be taking it away, and is told of failures.
 for round in 1 .. 10 loop
     this.taken := coalesce(this.given, array(
         select q.ctid
@@ -473,7 +475,8 @@ as $$
     select case
         when cardinality(k.names) = 1 then format('%s::%s', source, k.types[1])
         else (
-            select string_agg(format('(%s::gc.%I).%I', source, gc._object_name(c.name, '_key'), u),
+            select string_agg(
+                gc._inline(format('(%s::gc.%I).%I', source, gc._object_name(c.name, '_key'), u)),
                 ', ' order by n)
             from unnest(k.names) with ordinality as n(u, n)
         )
@@ -608,7 +611,7 @@ end;$template$,
         gc._words(c) || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_lock'))),
             'equals', gc._row_equals(k),
-            'row_keys', gc._idents(k.names, quote_ident(gc._alias(c.target)) || '.'),
+            'row_keys', gc._listed(k.names, quote_ident(gc._alias(c.target)) || '.'),
             'typed', gc._parsed_key_sql(c, '$1')))
     from gc._key(c.target) as k
 $$;
@@ -650,7 +653,7 @@ where d.id = any ($1)
         gc._words(c) || jsonb_build_object(
             'same_generation', gc._same_generation_sql(c),
             'equals', gc._row_equals(k),
-            'row_keys', gc._idents(k.names, quote_ident(gc._alias(c.target)) || '.'),
+            'row_keys', gc._listed(k.names, quote_ident(gc._alias(c.target)) || '.'),
             'typed', gc._parsed_key_sql(c, 'd.key')))
     from gc._key(c.target) as k
 $$;

@@ -85,12 +85,12 @@ create function gc._probe(collection text, urls text[], generations text[])
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(collection, u.url))
-    from (
-        select '' where cardinality(urls) > 100
-        union
-        select unnest(urls) where cardinality(urls) <= 100
-    ) as u(url);
+    if cardinality(urls) > 100 then
+        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('', collection));
+    else
+        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(collection, u))
+        from unnest(urls) as u;
+    end if;
     begin
         insert into gc.tombstones (collection, key, url, generation, due_at, worker)
         select distinct '', '', o.url, g.generation, 'infinity'::timestamptz, 'probe'

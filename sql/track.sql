@@ -74,7 +74,7 @@ begin
         raise 'an undo window cannot be negative'
             using errcode = 'invalid_parameter_value',
                 detail = format('undo is %s.', coalesce(undo::text, 'null')),
-                hint = 'Leave the argument out for none.';
+                hint = 'Leave undo out for none.';
     end if;
 end;
 $$;

@@ -66,8 +66,10 @@ def fill(conn: Connection) -> None:
     rows(conn, "update gc.tombstones set due_at = now() - interval '1 s' where id = %s returning 1",
          ids[2])
 
-    # Uploads and users.
-    execute(conn, "select gc.begin_upload('file', '50', 'file:///store/50')")
+    # Somebody writes an object again whose tombstone waits; somebody uses a file.
+    waiting = rows(conn, "select key from gc.tombstones where worker is null and failures = 0")
+    assert len(waiting) == 3
+    rows(conn, "select gc.begin_upload('file', %s)", waiting[0][0])
     assert value(conn, "select gc.keep_alive('file', '8')") is True
 
     # A queue with one entry that fails and one that is far off; a scan in its middle, and one
@@ -160,14 +162,17 @@ def assert_goes_on(conn: Connection) -> None:
     assert value(conn, "select gc.confirm('one', %s)", leased) == 1
     assert value(conn, "select min(id) from gc.deletion_log where id > %s", newest_log) > newest_log
     claimed = rows(conn, "select id, collection, url from gc.claim('two')")
-    # File 50 is being uploaded, image 1 is alive, one file has failed: those are not handed out.
-    assert sorted(row[1] for row in claimed) == ["file"] * 4 + ["image"]
+    # One is being uploaded, one has failed, image 1 is alive: those are not handed out.
+    assert sorted(row[1] for row in claimed) == ["file"] * 3 + ["image"]
     assert [row[2] for row in claimed if row[1] == "image"] == ["gs://b/three"]
-    assert value(conn, "select gc.confirm('two', %s)", [row[0] for row in claimed]) == 5
+    assert value(conn, "select gc.confirm('two', %s)", [row[0] for row in claimed]) == 4
     assert rows(conn, "select collection, failures, last_error, event from gc.tombstones "
-                      "order by id") == [
-        ("file", 1, "status 503", "file_insert"), ("file", 0, None, "upload")
+                      "order by failures") == [
+        ("file", 0, None, "file_insert"), ("file", 1, "status 503", "file_insert")
     ]
+    uploading = value(conn, "select key from gc.holds where reason = 'upload'")
+    assert value(conn, "select key from gc.tombstones where failures = 0") == uploading
+    assert value(conn, "select gc.end_upload('file', %s)", uploading) is True
 
     # Tracking and review: nothing was queued twice, ids go on where they were.
     last_entry = value(conn, "select coalesce(max(entry), 0) from gc.file_review_queue")
@@ -275,7 +280,7 @@ def test_grants_of_a_runner_come_along_with_a_dump(
             assert catalog(restored) == catalog(conn)
     with target.connect(user=runner) as conn:
         assert len(rows(conn, "select * from gc.review()")) == 3
-        assert len(rows(conn, "select * from gc.claim('runner')")) == 5
+        assert len(rows(conn, "select * from gc.claim('runner')")) == 4
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             rows(conn, "select * from gc.settings")
     with target.connect(user=viewer) as conn:
