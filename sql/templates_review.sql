@@ -320,6 +320,10 @@ with looked as materialized (
             select from {queue} as later where {later_is_q} and later.entry > q.entry
         ) as has_later,
         exists (
+            select from {queue} as later where {later_is_q} and later.entry > q.entry
+            for update skip locked
+        ) as superseded,
+        exists (
             select from gc.holds as h
             where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
         ) as held
@@ -327,10 +331,11 @@ with looked as materialized (
     where q.ctid = any (this.locked)
 )
 select array_agg(l.place) filter (where not l.kept and not l.has_later and not l.held),
-    array_agg(l.place) filter (where l.kept)
-into this.garbage, this.saved
+    array_agg(l.place) filter (where l.kept or l.superseded),
+    count(*) filter (where l.kept)
+into this.garbage, this.saved, this.step
 from looked as l;
-kept := kept + coalesce(cardinality(this.saved), 0);
+kept := kept + this.step;
 touched := 0;$template$, gc._words(c))
 $$;
 

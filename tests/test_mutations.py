@@ -202,7 +202,7 @@ MUTATIONS = [
         # At the first look, and at the second.
         old="where {later_is_q} and later.entry > q.entry",
         new="where {later_is_q} and false",
-        times=2,
+        times=3,
         check=a_later_entry_that_is_not_due,
         right=([1], []),
         wrong=([], []),
