@@ -36,16 +36,22 @@ comment on function gc._claim_lock() is
 
 -- Whoever has a transaction id already may have inserted a row before the tombstone could be seen;
 -- whoever gets one later sees it. A snapshot knows ids only up to the last that is over, so one is
--- made to be over: then xmax lies beyond all that were given out before.
+-- made to be over: then xmax lies beyond all that were given out before. With several collections,
+-- a row of another may have the url.
 create function gc._settle(taken bigint[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    several boolean := (select count(*) > 1 from gc.collections as c where c.url is not null);
+    unsettled bigint[] := array(
+        select t.id from gc.tombstones as t
+        where t.id = any (taken) and (t.wait_for is null or several and t.wait_for = '0')
+    );
 begin
-    perform from gc.tombstones as t where t.id = any (taken) and t.wait_for is null limit 1;
-    if not found then
+    if cardinality(unsettled) = 0 then
         return;
     end if;
     begin
@@ -57,7 +63,7 @@ begin
     end;
     update gc.tombstones as t
     set wait_for = pg_snapshot_xmax(pg_current_snapshot())
-    where t.id = any (taken) and t.wait_for is null;
+    where t.id = any (unsettled);
 end;
 $$;
 
@@ -95,7 +101,7 @@ begin
     where t.id = any (taken)
         and exists (
             select from gc.tombstones as o
-            where o.url = t.url and o.generation is not distinct from t.generation
+            where o.url = t.url and coalesce(o.generation, '') = coalesce(t.generation, '')
                 and o.id <> t.id
                 and (o.worker is not null or t.worker is null and o.id < t.id)
         );
@@ -174,8 +180,8 @@ begin
         and (
             gc._is_held(t.collection, t.key, t.url)
             or gc._upload_lock(t.collection, t.key)::oid = any (uploading)
-            or gc._upload_lock(t.collection, t.url)::oid = any (uploading)
-            or gc._upload_lock('', t.collection)::oid = any (uploading)
+            or gc._upload_lock('url', t.url)::oid = any (uploading)
+            or gc._upload_lock('url', '')::oid = any (uploading)
         );
 end;
 $$;
@@ -221,10 +227,12 @@ create function gc._drop_used(leased bigint[])
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    used bigint[];
     one bigint;
 begin
     begin
-        delete from gc.tombstones as t where t.id = any (gc._is_used(leased));
+        used := gc._is_used(leased);
+        delete from gc.tombstones as t where t.id = any (used);
         return;
     exception
         when others then
@@ -232,7 +240,8 @@ begin
     end;
     foreach one in array leased loop
         begin
-            delete from gc.tombstones as t where t.id = any (gc._is_used(array[one]));
+            used := gc._is_used(array[one]);
+            delete from gc.tombstones as t where t.id = any (used);
         exception
             when others then
                 update gc.tombstones as t

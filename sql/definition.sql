@@ -351,15 +351,17 @@ declare
     lossless boolean;
 begin
     if c.url is null
+        or cardinality((gc._key(c.target)).names) > 1
         or gc._check_expression(c.target, 'url', c.url, 'S', 'text') <> (gc._key(c.target)).names
     then
         return c.url is not null;
     end if;
     parsed := gc._parse_expression(c.target, 'url', c.url);
-    select bool_and(p.proname in (
-            'textcat', 'textanycat', 'anytextcat', 'encode', 'substr', 'substring', 'left', 'right'
-        ) and p.pronamespace = 'pg_catalog'::regnamespace)
-        and not bool_or(r.ev_action::text ~ '\{(CASE|COALESCE|NULLIF|MINMAX)')
+    select bool_and(p.proname in ('textcat', 'textanycat', 'anytextcat', 'encode')
+            and p.pronamespace = 'pg_catalog'::regnamespace)
+        and not bool_or(r.ev_action::text
+            ~ '\{(CASE|COALESCE|NULLIF|MINMAX|SUBSCRIPT|NULLTEST|BOOL|FIELD)')
+        and not bool_or(r.ev_action::text ~ ':resulttype (?!25 )\d+ :resultcollid')
     into lossless
     from pg_rewrite as r
     cross join lateral regexp_matches(r.ev_action::text, ':(?:op)?funcid (\d+)', 'g') as m

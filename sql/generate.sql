@@ -40,8 +40,8 @@ begin
                 select e.child from edges as e where e.parent = target and e.fact <> ''
             )
             union all
-            select (i.indexrelid, i.indkey)::text from pg_index as i
-            where i.indrelid = target and i.indisprimary
+            select (i.indexrelid, i.indkey, i.indisprimary, i.indisvalid)::text
+            from pg_index as i where i.indrelid = target
             union all
             select (g.tgrelid, g.tgname, g.tgfoid, f.proowner)::text
             from tables as t

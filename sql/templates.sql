@@ -186,7 +186,8 @@ comment on function gc._kept_sql(gc.collections) is
     'The condition that something keeps the key of the queue entry q.';
 
 
--- A number that is no size, too big or not a number at all, must not fail a statement.
+-- A number that is no size, over a pebibyte or not a number at all, must not fail a statement, nor
+-- a sum.
 create function gc._size_sql(c gc.collections)
     returns text
     language sql
@@ -194,7 +195,7 @@ create function gc._size_sql(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select format(
-        'case when (%1$s) between 0 and 9223372036854775807 then (%1$s)::bigint end', c.size)
+        'case when (%1$s)::numeric between 0 and 1125899906842624 then (%1$s)::bigint end', c.size)
     where c.size is not null
 $$;
 

@@ -142,7 +142,10 @@ create function gc._owns_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(gc._refers_sql(c, r), E'\n    or ' order by r.owned)
+    select string_agg(
+        format('exists (select from %s as r where %s)',
+            gc._only(r.referencing), gc._owned_pair(c, r, 'q')),
+        E'\nor ' order by r.owned)
     from gc._references(c) as r
     where r.owned is not null
 $$;
@@ -306,9 +309,8 @@ as $$
 this.locked := array(
     select q.ctid
     from {queue} as q
-    join {target} as t on {t_is_q}
+    cross join lateral (select from {target} as t where {t_is_q} for update skip locked) as t
     where q.ctid = any (this.taken)
-    for update of t skip locked
 );
 -- Look again, with a new snapshot: what is still not kept cannot be referred to any more.
 with looked as materialized (
@@ -606,6 +608,7 @@ create or replace function gc.{function}(key text)
     volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off
+    {settings}
 $template$, $template$
 begin
     return (
@@ -651,9 +654,10 @@ select d.id
 from gc.tombstones as d
 where d.id = any ($1)
     and d.collection = {name}
-    and exists (
-        select from {target} as {alias}
+    and (
+        select true from {target} as {alias}
         where ({row_keys}) {equals} ({typed}) and {url} = d.url{same_generation}
+        limit 1
     )$template$,
         gc._words(c) || jsonb_build_object(
             'same_generation', gc._same_generation_sql(c),
@@ -667,11 +671,33 @@ comment on function gc._used_by_key_sql(gc.collections) is
     'The part of gc.<name>_used that finds a row by its key.';
 
 
+-- A scalar subquery is looked up for each tombstone, through the index; a join is for where there
+-- is none, and the planner decides.
+create function gc._found_by_url_sql(c gc.collections)
+    returns text
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(
+        case
+            when c.shared and not gc._has_url_index(c)
+                then 'exists (select from {target} as {alias} where {url} = d.url{same_generation})'
+            else '(select true from {target} as {alias} where {url} = d.url{same_generation} '
+                'limit 1)'
+        end,
+        gc._words(c) || jsonb_build_object('same_generation', gc._same_generation_sql(c)))
+$$;
+
+comment on function gc._found_by_url_sql(gc.collections) is
+    'The condition that a row has the url of the tombstone d.';
+
+
 -- A url that is built from the key belongs to that key; any other is looked up by itself.
 create function gc._used_sql(c gc.collections)
     returns text
     language sql
-    stable
+    volatile
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._function_sql($template$
@@ -686,15 +712,14 @@ $template$, $template$
     select d.id
     from gc.tombstones as d
     where d.id = any ($1)
-        and exists (
-            select from {target} as {alias} where {url} = d.url{same_generation}
-        ){unless_own}
+        {unless_own}
+        and {found}
     {own}$template$,
         gc._words(c) || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_used'))),
-            'same_generation', gc._same_generation_sql(c),
-            'unless_own', case when c.shared then '' else format(
-                E'\n        and d.collection <> %L', c.name) end,
+            'unless_own', case when c.shared then '' else gc._inline(
+                format('and d.collection <> %L', c.name)) end,
+            'found', gc._found_by_url_sql(c),
             'own', case when c.shared then '' else gc._used_by_key_sql(c) end))
 $$;
 

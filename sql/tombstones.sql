@@ -62,14 +62,14 @@ comment on column gc.tombstones.wait_for is
     'Transactions older than this must have ended before it is claimed; null: not yet known.';
 
 
--- Two locks of this kind are one number apart from all others: see gc._return_uploads.
-create function gc._upload_lock(collection text, thing text)
+-- A key is a collection's own, a url is everybody's: kind is a collection's name, or url.
+create function gc._upload_lock(kind text, thing text)
     returns integer
     language sql
     immutable
     parallel safe
     set search_path = pg_catalog, pg_temp
-as $$ select hashtext(collection || ' ' || thing) $$;
+as $$ select hashtext(kind || ' ' || thing) $$;
 
 comment on function gc._upload_lock(text, text) is
     'The second half of the advisory lock that says: this key or url is being written.';
@@ -78,7 +78,7 @@ comment on function gc._upload_lock(text, text) is
 -- A repeatable read does not see a tombstone that is newer than its snapshot, but a unique index
 -- does: PostgreSQL then ends the statement with a serialization failure, and the caller retries.
 -- A claim that comes later sees the advisory lock: one for each url, or one for very many.
-create function gc._probe(collection text, urls text[], generations text[])
+create function gc._probe(urls text[], generations text[])
     returns void
     language plpgsql
     volatile
@@ -86,9 +86,9 @@ create function gc._probe(collection text, urls text[], generations text[])
 as $$
 begin
     if cardinality(urls) > 100 then
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('', collection));
+        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', ''));
     else
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(collection, u))
+        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', u))
         from unnest(urls) as u;
     end if;
     begin
@@ -105,7 +105,7 @@ begin
 end;
 $$;
 
-comment on function gc._probe(text, text[], text[]) is
+comment on function gc._probe(text[], text[]) is
     'Fails with 40001 if an object is being deleted and the snapshot is too old to see that.';
 
 
@@ -120,7 +120,7 @@ declare
     deleting gc.tombstones;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        perform gc._probe(collection, urls, generations);
+        perform gc._probe(urls, generations);
     end if;
     -- One by one through the index, however many tombstones there are.
     left_behind := array(

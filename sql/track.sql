@@ -89,7 +89,12 @@ create function gc._warn_shared(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if c.shared and not gc._has_url_index(c) then
+    if c.url is null or gc._has_url_index(c) then
+        return;
+    end if;
+    if c.shared or exists (
+        select from gc.collections as o where o.url is not null and o.name <> c.name
+    ) then
         raise warning 'nothing finds the rows of "%" by their url', c.target
             using detail = 'Rows may share an object: each deletion looks for a row that has it.',
                 hint = format('create index concurrently on %s ((%s));', c.target, c.url);

@@ -19,8 +19,7 @@ as $$
             and h.held_until > clock_timestamp()
     ) or exists (
         select from gc.holds as h
-        where h.collection = _is_held.collection and h.url = _is_held.url
-            and h.held_until > clock_timestamp()
+        where h.url = _is_held.url and h.held_until > clock_timestamp()
     )
 $$;
 
@@ -57,8 +56,8 @@ begin
     loop
         select t.* into deleting
         from gc.tombstones as t
-        where t.collection = _await_deletion.collection
-            and (t.key = _await_deletion.key or t.url = _await_deletion.url)
+        where (t.url = _await_deletion.url
+                or t.collection = _await_deletion.collection and t.key = _await_deletion.key)
             and t.worker is not null and t.due_at > clock_timestamp()
         limit 1;
         exit when not found;
@@ -103,7 +102,7 @@ begin
 
     perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(c.name, canonical));
     if url is not null then
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(c.name, url));
+        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', url));
     end if;
     perform gc._await_claims();
     insert into gc.holds (collection, key, url, reason, held_until)
@@ -129,6 +128,7 @@ as $$
 declare
     c gc.collections := gc._collection(name);
     canonical text := gc._canonical_key(c, key);
+    ended gc.holds;
 begin
     delete from gc.holds as h
     where h.id = (
@@ -138,7 +138,8 @@ begin
         order by o.held_until
         limit 1
         for update skip locked
-    );
+    )
+    returning h.* into ended;
     if not found then
         return false;
     end if;
@@ -148,7 +149,8 @@ begin
     from gc.settings as s
     where t.id in (
         select o.id from gc.tombstones as o
-        where o.collection = c.name and o.key = canonical and o.worker is null
+        where (o.url = ended.url or o.collection = c.name and o.key = canonical)
+            and o.worker is null
         for update skip locked
     );
     return true;
