@@ -41,7 +41,7 @@ create table gc.totals (
     day date not null default current_date,
     rows bigint not null default 0,
     objects bigint not null default 0,
-    bytes bigint not null default 0,
+    bytes numeric not null default 0,
     folded boolean not null default false
 );
 create index totals_unfolded_idx on gc.totals (day) where not folded;
@@ -57,7 +57,7 @@ comment on column gc.totals.folded is 'This line stands for all that a day had w
 
 create view gc.daily_totals as
 select t.collection, t.day,
-    sum(t.rows)::bigint as rows, sum(t.objects)::bigint as objects, sum(t.bytes)::bigint as bytes
+    sum(t.rows)::bigint as rows, sum(t.objects)::bigint as objects, sum(t.bytes) as bytes
 from gc.totals as t
 group by t.collection, t.day;
 

@@ -418,14 +418,14 @@ values (1, 1e30), (2, 'NaN'), (3, 'Infinity'), (4, '-Infinity'), (5, -1), (6, 12
 select lives_ok('delete from app.blob', 'a size that is none does not fail a delete');
 select results_eq('select key::integer, size from gc.tombstones order by 1',
     $$values (1, null::bigint), (2, null), (3, null), (4, null), (5, null), (6, 12), (7, null),
-        (8, 9223372036854775807), (9, 1), (10, null)$$, 'and is not known then');
+        (8, null), (9, 1), (10, null)$$, 'and is not known then');
 delete from gc.tombstones;
 select count(*) from gc.track('app.blob', url => $$'gs://blob/' || id$$, size => 'approx')
 \g /dev/null
-insert into app.blob (id, approx) values (1, 'NaN'), (2, 1e30), (3, 2.0 ^ 63), (4, 2.0 ^ 62);
+insert into app.blob (id, approx) values (1, 'NaN'), (2, 1e30), (3, 2.0 ^ 63), (4, 2.0 ^ 50);
 select lives_ok('delete from app.blob', 'a size in floating point does not fail a delete');
 select results_eq('select key, size from gc.tombstones order by key',
-    $$values ('1', null::bigint), ('2', null), ('3', null), ('4', 4611686018427387904)$$,
+    $$values ('1', null::bigint), ('2', null), ('3', null), ('4', 1125899906842624)$$,
     'a size in floating point is not known when it does not fit');
 truncate gc.tombstones;
 select gc.untrack('blob');
