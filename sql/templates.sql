@@ -300,6 +300,12 @@ end;$template$,
                 E'\n        or gc._has_columns(to_regclass(%L)::text, %L) is not true',
                 c.target, gc._typed(c.target, t.target_columns))) end,
             'rows', case when t.tables like '%new_rows' then 'new_rows' else 'old_rows' end,
+            -- What follows a referring table prints nothing, and settings cost.
+            'settings', case
+                when t.suffix in ('_after_insert', '_after_update', '_after_delete')
+                    then gc._print_settings(c)
+                else ''
+            end,
             'body', t.body))
 $$;
 

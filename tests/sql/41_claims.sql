@@ -84,7 +84,7 @@ select ok(
         from gc.deletion_log),
     'the log has the time of the confirmation');
 select results_eq('select collection, day, rows, objects, bytes from gc.daily_totals',
-    $$values ('file', current_date, 0::bigint, 3::bigint, 80::bigint)$$,
+    $$values ('file', current_date, 0::bigint, 3::bigint, 80::numeric)$$,
     'the day''s totals have the objects and bytes that were confirmed');
 
 -- Nobody but the worker, and not after the lease.
@@ -264,7 +264,7 @@ select count(*) from gc.review() \g /dev/null
 select results_eq(
     $$select rows, objects, bytes from gc.daily_totals
         where collection = 'file' and day = current_date - 1$$,
-    $$values (3::bigint, 10::bigint, 100::bigint)$$,
+    $$values (3::bigint, 10::bigint, 100::numeric)$$,
     'a line that comes late is added to what was folded');
 
 select * from finish();
