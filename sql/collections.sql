@@ -52,7 +52,7 @@ comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
 comment on column gc.collections.shared is
-    'Rows may share an object: the url is not built from the whole key.';
+    'Rows may share an object: their url is not surely made of one key column alone.';
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
 comment on column gc.collections.scanning is 'A scan that reviews carry on by themselves.';
 comment on column gc.collections.scan_cursor is 'The key up to which a scan has come.';

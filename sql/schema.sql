@@ -103,7 +103,7 @@ $$;
 comment on function gc._run(text) is 'Runs a statement that blobgc has generated.';
 
 
--- One number for one thing to wait for: the second half of our advisory locks' two-part keys.
+-- The second half of an advisory lock's key says what is locked: a key, a url, all claims, a name.
 create function gc._lock_class()
     returns integer
     language sql
