@@ -374,6 +374,9 @@ as $$
     ] || case
         when c.url is null then '{}'
         else array[gc._make_function(gc._object_name(c.name, '_used'), gc._used_sql(c))]
+    end || case
+        when c.url is null or c.shared then '{}'
+        else array[gc._make_function(gc._object_name(c.name, '_url'), gc._url_sql(c))]
     end
 $$;
 
@@ -398,6 +401,20 @@ comment on function gc._scan_what_lost_references(gc.collections) is
     'Asks for a scan where a reference has gone since the code was last made.';
 
 
+-- What was true of a tombstone when it was written need not be so under another url.
+create function gc._share_tombstones(c gc.collections)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    update gc.tombstones as d set wait_for = null where d.collection = c.name and d.wait_for = '0'
+$$;
+
+comment on function gc._share_tombstones(gc.collections) is
+    'From now on the objects of the collection may be other rows'' too.';
+
+
 -- The fingerprint comes after the triggers, which it counts, and before the review, which has it.
 create function gc._generate(name text)
     returns void
@@ -413,6 +430,9 @@ begin
     set columns = gc._check_definition(c), shared = gc._shares_objects(c)
     where o.name = c.name
     returning o.* into c;
+    if c.shared then
+        perform gc._share_tombstones(c);
+    end if;
     perform gc._make_storage(c);
     made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
     perform gc._drop_functions(

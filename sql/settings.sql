@@ -95,7 +95,6 @@ comment on column gc.review_after_defaults.event is
 comment on column gc.review_after_defaults.value is 'The delay; zero means at once.';
 
 
--- PL/pgSQL although one expression: its plan is kept, and every tracked statement calls it once.
 create function gc.review_after(event text)
     returns timestamptz
     language plpgsql
@@ -116,6 +115,27 @@ $$;
 
 comment on function gc.review_after(text) is
     'When a row is to be reviewed for which this event happens now.';
+
+
+-- The same as part of a statement: every tracked statement computes it, and a call costs more.
+create function gc._review_after_sql(event text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format($template$(
+    select case
+        when d.value = '0' then now()
+        else now() + coalesce(d.value, '1 day') + random() * s.jitter
+    end
+    from gc.settings as s
+    left join gc.review_after_defaults as d on d.event = %L
+)$template$, event)
+$$;
+
+comment on function gc._review_after_sql(text) is
+    'The expression for gc.review_after of an event that is known.';
 
 
 create function gc._backoff(failures integer)

@@ -241,6 +241,20 @@ $$;
 comment on function gc._words(gc.collections) is 'What stands for the words in templates.';
 
 
+create function gc._event_words(event text)
+    returns jsonb
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'event', gc._inline(quote_literal(event)), 'review_after', gc._review_after_sql(event))
+$$;
+
+comment on function gc._event_words(text) is
+    'What stands for an event, and for when its rows are reviewed.';
+
+
 -- The body is quoted like any other text: a name in it may contain what it likes.
 create function gc._function_sql(header text, body text, words jsonb)
     returns text
@@ -388,11 +402,10 @@ create function gc._after_insert_sql(c gc.collections)
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, (select gc.review_after({event}))
+select {keys}, {event}, {review_after}
 from new_rows;
 {admit}$template$,
-        gc._words(c) || jsonb_build_object(
-            'event', quote_literal(gc._event(c, c.name || '_insert')),
+        gc._words(c) || gc._event_words(gc._event(c, c.name || '_insert')) || jsonb_build_object(
             'admit', case when c.url is null then '' else gc._admit_sql(c, false) end))
 $$;
 
@@ -467,11 +480,10 @@ create function gc._after_update_sql(c gc.collections)
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, (select gc.review_after({event}))
+select {keys}, {event}, {review_after}
 from (select {watched} from new_rows except select {watched} from old_rows) as changed;
 {objects}$template$,
-        gc._words(c) || jsonb_build_object(
-            'event', quote_literal(gc._event(c, c.name || '_update')),
+        gc._words(c) || gc._event_words(gc._event(c, c.name || '_update')) || jsonb_build_object(
             'watched', gc._watched_sql(c),
             'objects', case when c.url is null then '' else gc._after_url_change_sql(c) end))
 $$;
@@ -558,12 +570,11 @@ create function gc._lost_sql(c gc.collections, r gc._reference, event text, sour
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select distinct {lost_keys}, {event}, (select gc.review_after({event}))
+select distinct {lost_keys}, {event}, {review_after}
 from {source} as r
 {joined}
 where {not_null};$template$,
-        gc._words(c) || jsonb_build_object(
-            'event', quote_literal(event),
+        gc._words(c) || gc._event_words(event) || jsonb_build_object(
             'source', source,
             'lost_keys', case
                 when j.joined then gc._listed(k.names, 't.')

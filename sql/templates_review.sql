@@ -120,6 +120,7 @@ using (
 where {r_is_o};
 get diagnostics this.step = row_count;
 this.room := this.room - this.step;
+this.owned := this.owned - this.step;
 touched := touched + this.step;$template$,
             gc._words(c) || jsonb_build_object(
                 'referencing', gc._only(r.referencing),
@@ -154,14 +155,44 @@ comment on function gc._owns_sql(gc.collections) is
     'The condition that the target of the queue entry q still owns rows.';
 
 
-create function gc._owned_sql(c gc.collections)
+-- All of it fits and nobody holds any: that is how it is nearly always, and takes two joins to see.
+create function gc._owned_total_sql(c gc.collections, locking text)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case when gc._owns_sql(c) is null then '' else gc._render($template$
--- What it owns goes first: whole rows while there is room, or the first one in part.
+    select string_agg(
+        gc._render($template$
+(
+    select count(*)
+    from (
+        select from {queue} as q
+        join {referencing} as r on {r_is_q}
+        where q.ctid = any (this.garbage)
+        limit this.room + 1{locking}
+    ) as o
+)$template$,
+            gc._words(c) || jsonb_build_object(
+                'referencing', gc._only(r.referencing),
+                'r_is_q', gc._owned_pair(c, r, 'q'),
+                'locking', locking)),
+        E'\n+ ' order by r.owned)
+    from gc._references(c) as r
+    where r.owned is not null
+$$;
+
+comment on function gc._owned_total_sql(gc.collections, text) is
+    'The expression for how many rows the targets of all entries own, as far as there is room.';
+
+
+create function gc._owned_in_part_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
 this.waiting := array(
     select f.place
     from (
@@ -177,21 +208,51 @@ this.waiting := array(
     ) as f(place, n, total, held)
     where f.n > 1 and f.total > this.room or f.held
 );
-this.garbage := array(select g from unnest(this.garbage) as g where g <> all (this.waiting));
-{drain}
-this.emptied := array(
-    select q.ctid from {queue} as q
-    where q.ctid = any (this.garbage)
-        and not (
-            {owns}
-        )
-    limit greatest(this.room, 0)
-);
-this.waiting := this.waiting || this.garbage;
-this.garbage := this.emptied;$template$,
+this.garbage := array(
+    select g from unnest(this.garbage) as g where g <> all (this.waiting)
+);$template$,
         gc._words(c) || jsonb_build_object(
             'owned_count', gc._owned_count_sql(c, ''),
-            'locked_count', gc._owned_count_sql(c, ' for update skip locked'),
+            'locked_count', gc._owned_count_sql(c, ' for update skip locked')))
+$$;
+
+comment on function gc._owned_in_part_sql(gc.collections) is
+    'The statements that choose whose owned rows go now, where not all can.';
+
+
+create function gc._owned_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when gc._owns_sql(c) is null then '' else gc._render($template$
+-- What it owns goes first: whole rows while there is room, or the first one in part.
+this.waiting := '{}';
+select
+    {locked_total},
+    {owned_total}
+into this.step, this.owned;
+if this.step < this.owned or this.owned + cardinality(this.garbage) > this.room then
+    {in_part}
+end if;
+{drain}
+if this.owned > 0 or cardinality(this.garbage) > this.room then
+    this.emptied := array(
+        select q.ctid from {queue} as q
+        where q.ctid = any (this.garbage)
+            and not (
+                {owns}
+            )
+        limit greatest(this.room, 0)
+    );
+    this.waiting := this.waiting || this.garbage;
+    this.garbage := this.emptied;
+end if;$template$,
+        gc._words(c) || jsonb_build_object(
+            'locked_total', gc._owned_total_sql(c, E'\n        for update of r skip locked'),
+            'owned_total', gc._owned_total_sql(c, ''),
+            'in_part', gc._owned_in_part_sql(c),
             'drain', gc._drain_sql(c),
             'owns', gc._owns_sql(c))) end
 $$;
@@ -200,14 +261,15 @@ comment on function gc._owned_sql(gc.collections) is
     'The part of a review that deletes owned rows; empty where nothing is owned.';
 
 
--- Rows without an object have nobody to confirm them: the review writes their log.
+-- Rows without an object have nobody to confirm them: the review writes their log. An address that
+-- is made of the key is never null.
 create function gc._logged_sql(c gc.collections)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render($template$
+    select case when c.url is not null and not c.shared then '' else gc._render($template$
 insert into gc.deletion_log (collection, key, label, size, event, row_deleted_at)
 select {name}, {q_key_text}, v.label, v.size, q.event, now()
 from {queue} as q
@@ -215,58 +277,11 @@ join {target} as t on {t_is_q}
 cross join lateral (
     select {label}, {size}, {url} from (select t.*) as {alias}
 ) as v(label, size, url)
-where q.ctid = any (this.garbage) and v.url is null;$template$, gc._words(c))
+where q.ctid = any (this.garbage) and v.url is null;$template$, gc._words(c)) end
 $$;
 
 comment on function gc._logged_sql(gc.collections) is
     'The part of a review that writes the log of rows without an object.';
-
-
-create function gc._first_look_sql(c gc.collections)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select gc._render($template$
-with looked as materialized (
-    select q.ctid as place, q.review_count, q.last_error,
-        (
-            select later.ctid from {queue} as later
-            where {later_is_q} and later.entry > q.entry
-            order by later.entry desc
-            limit 1
-            for update skip locked
-        ) as later,
-        (
-            {kept}
-        ) as kept
-    from {queue} as q
-    where q.ctid = any (this.taken)
-),
-dropped as (
-    delete from {queue} as q
-    using looked as l
-    where q.ctid = l.place and (l.kept or l.later is not null)
-),
-warned as (
-    update {queue} as q
-    set review_count = greatest(q.review_count, l.review_count),
-        last_error = coalesce(q.last_error, l.last_error)
-    from looked as l
-    where q.ctid = l.later and l.review_count > q.review_count
-    returning l.later as place, q.ctid as moved_to
-)
-select count(*), count(*) filter (where l.later is null),
-    count(*) filter (where l.kept and l.later is null),
-    array_agg(coalesce(w.moved_to, l.place)) filter (where not l.kept and l.later is null)
-into this.step, reviewed, kept, this.taken
-from looked as l
-left join warned as w on w.place = l.place;$template$, gc._words(c))
-$$;
-
-comment on function gc._first_look_sql(gc.collections) is
-    'The statement that looks at entries and drops those that need no review.';
 
 
 create function gc._look_sql(c gc.collections)
@@ -277,21 +292,32 @@ create function gc._look_sql(c gc.collections)
 as $$
     select gc._render($template$
 -- Look: take what is due, longest overdue first, and leave to other reviews what they have taken.
--- An entry that has a later one, and one whose row is plainly kept, leave the queue. No lock on the
--- row is needed, because a reference that goes a moment later leaves an entry of its own; but the
--- later entry is locked, or else another review might be taking it away, and is told of failures.
-for round in 1 .. 10 loop
-    this.taken := coalesce(this.given, array(
-        select q.ctid
-        from {queue} as q
-        where q.review_after <= now() and q.review_count = 0
-        order by q.review_after
-        limit least(this.wanted, this.room)
-        for update skip locked
-    ));
-    {look}
-    exit when reviewed > 0 or this.step = 0 or this.given is not null;
-end loop;$template$, gc._words(c) || jsonb_build_object('look', gc._first_look_sql(c)))
+-- An entry whose row is plainly kept leaves the queue. No lock on the row is needed for that: a
+-- reference that goes a moment later leaves an entry of its own.
+this.taken := coalesce(this.given, array(
+    select q.ctid
+    from {queue} as q
+    where q.review_after <= now() and q.review_count = 0
+    order by q.review_after
+    limit least(this.wanted, this.room)
+    for update skip locked
+));
+with looked as materialized (
+    select q.ctid as place,
+        (
+            {kept}
+        ) as kept
+    from {queue} as q
+    where q.ctid = any (this.taken)
+),
+dropped as (
+    delete from {queue} as q
+    using looked as l
+    where q.ctid = l.place and l.kept
+)
+select count(*), count(*) filter (where l.kept), array_agg(l.place) filter (where not l.kept)
+into reviewed, kept, this.taken
+from looked as l;$template$, gc._words(c))
 $$;
 
 comment on function gc._look_sql(gc.collections) is
@@ -309,8 +335,9 @@ as $$
 this.locked := array(
     select q.ctid
     from {queue} as q
-    cross join lateral (select from {target} as t where {t_is_q} for update skip locked) as t
+    join {target} as t on {t_is_q}
     where q.ctid = any (this.taken)
+    for update of t skip locked
 );
 -- Look again, with a new snapshot: what is still not kept cannot be referred to any more.
 with looked as materialized (
@@ -320,29 +347,97 @@ with looked as materialized (
         ) as kept,
         exists (
             select from {queue} as later where {later_is_q} and later.entry > q.entry
-        ) as has_later,
-        exists (
-            select from {queue} as later where {later_is_q} and later.entry > q.entry
-            for update skip locked
         ) as superseded,
-        exists (
+        holds.exist and exists (
             select from gc.holds as h
             where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
         ) as held
     from {queue} as q
+    cross join (
+        select exists (select from gc.holds as h where h.held_until > now())
+    ) as holds(exist)
     where q.ctid = any (this.locked)
+),
+dropped as (
+    delete from {queue} as q
+    using looked as l
+    where q.ctid = l.place and l.kept
 )
-select array_agg(l.place) filter (where not l.kept and not l.has_later and not l.held),
-    array_agg(l.place) filter (where l.kept or l.superseded),
-    count(*) filter (where l.kept)
-into this.garbage, this.saved, this.step
+select array_agg(l.place) filter (where not l.kept and not l.superseded and not l.held),
+    array_agg(l.place) filter (where not l.kept and l.superseded), count(*) filter (where l.kept)
+into this.garbage, this.superseded, this.step
 from looked as l;
-kept := kept + this.step;
-touched := 0;$template$, gc._words(c))
+kept := kept + this.step;$template$, gc._words(c))
 $$;
 
 comment on function gc._look_again_sql(gc.collections) is
     'The part of a review that locks, and looks again.';
+
+
+create function gc._superseded_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+-- A later entry speaks for the row, and is told of failures. It is locked, or else another review
+-- might be taking it away at this moment, and neither would be left.
+this.step := 0;
+if this.superseded is not null then
+    with looked as materialized (
+        select q.ctid as place, q.review_count, q.last_error,
+            (
+                select later.ctid from {queue} as later
+                where {later_is_q} and later.entry > q.entry
+                order by later.entry desc
+                limit 1
+                for update skip locked
+            ) as later
+        from {queue} as q
+        where q.ctid = any (this.superseded)
+    ),
+    warned as (
+        update {queue} as q
+        set review_count = l.review_count, last_error = coalesce(q.last_error, l.last_error)
+        from looked as l
+        where q.ctid = l.later and l.review_count > q.review_count
+    )
+    delete from {queue} as q
+    using looked as l
+    where q.ctid = l.place and l.later is not null;
+    get diagnostics this.step = row_count;
+    reviewed := reviewed - this.step;
+end if;$template$, gc._words(c))
+$$;
+
+comment on function gc._superseded_sql(gc.collections) is
+    'The part of a review that drops entries which have a later one.';
+
+
+-- A batch of which every entry has a later one is not the end of the queue.
+create function gc._decide_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+touched := 0;
+for round in 1 .. 10 loop
+    {look}
+    {look_again}
+    {superseded}
+    exit when reviewed > 0 or this.step = 0 or this.given is not null;
+end loop;$template$,
+        jsonb_build_object(
+            'look', gc._look_sql(c),
+            'look_again', gc._look_again_sql(c),
+            'superseded', gc._superseded_sql(c)))
+$$;
+
+comment on function gc._decide_sql(gc.collections) is
+    'The part of a review that tells what is garbage.';
 
 
 create function gc._delete_sql(c gc.collections)
@@ -368,14 +463,13 @@ if deleted < cardinality(this.garbage) then
         {table}, cardinality(this.garbage) - deleted;
 end if;
 touched := touched + deleted;
-delete from {queue} as q where q.ctid = any (this.garbage || this.saved);
+delete from {queue} as q where q.ctid = any (this.garbage);
 -- What is left in the queue is gone, or somebody holds it: that is looked at again in a while.
-busy := coalesce(cardinality(this.taken), 0) - deleted - coalesce(cardinality(this.saved), 0);
-if busy > 0 then
+busy := 0;
+if deleted < cardinality(this.taken) then
     delete from {queue} as q
     where q.ctid = any (this.taken) and not exists (select from {target} as t where {t_is_q});
-    get diagnostics this.step = row_count;
-    busy := busy - this.step;
+    select count(*) into busy from {queue} as q where q.ctid = any (this.taken);
     update {queue} as q
     set review_after = now() + (select s.busy_delay from gc.settings as s)
     where q.ctid = any (this.taken){not_waiting};
@@ -400,11 +494,11 @@ create function gc._review_words(c gc.collections)
 as $$
     select gc._words(c) || jsonb_build_object(
         'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
-        'look', gc._look_sql(c),
-        'look_again', gc._look_again_sql(c),
+        'decide', gc._decide_sql(c),
         'owned', gc._owned_sql(c),
         'owned_variables', case
-            when gc._owns_sql(c) is null then '' else E'waiting tid[];\nemptied tid[];'
+            when gc._owns_sql(c) is null then ''
+            else E'waiting tid[];\nemptied tid[];\nowned integer;'
         end,
         'delete', gc._delete_sql(c))
 $$;
@@ -430,6 +524,8 @@ create or replace function gc.{function}(
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set plan_cache_mode = force_generic_plan
+    set enable_hashjoin = off
+    set enable_mergejoin = off
     {settings}
 $template$, $template$
 #variable_conflict use_column
@@ -441,7 +537,7 @@ declare
     taken tid[];
     locked tid[];
     garbage tid[];
-    saved tid[];
+    superseded tid[];
     {owned_variables}
     step integer;
 begin
@@ -451,8 +547,7 @@ begin
         from gc.{function}(wanted, given, room) as f;
         return;
     end if;
-    {look}
-    {look_again}
+    {decide}
     {owned}
     {delete}
 end;$template$,
@@ -515,7 +610,7 @@ with seen ({queue_keys}) as materialized (
 ),
 queued as (
     insert into {queue} ({queue_keys}, event, review_after)
-    select {q_keys}, {event}, (select gc.review_after({event}))
+    select {q_keys}, {event}, {review_after}
     from seen as q
     where not (
             {kept}
@@ -526,8 +621,7 @@ select count(*)::integer, (
     select {q_key_text} from seen as q order by row({q_keys}) desc limit 1
 )
 from seen$template$,
-        gc._words(c) || jsonb_build_object(
-            'event', quote_literal(gc._event(c, c.name || '_scan')),
+        gc._words(c) || gc._event_words(gc._event(c, c.name || '_scan')) || jsonb_build_object(
             'kept', coalesce((
                 select string_agg(gc._refers_sql(c, r), E'\nor ')
                 from gc._references(c) as r where r.owned is null), 'false'),
@@ -593,6 +687,31 @@ $$;
 
 comment on function gc._key_text_sql(gc.collections) is
     'The function gc.<name>_key_text: a key as PostgreSQL prints it.';
+
+
+-- Only where the key alone makes the url: see gc._shares_objects.
+create function gc._url_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql($template$
+create or replace function gc.{function}(key text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    {settings}
+$template$, $template$
+    select {url} from (select {typed}) as {alias}({keys})$template$,
+        gc._words(c) || jsonb_build_object(
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_url'))),
+            'typed', gc._parsed_key_sql(c, '$1')))
+$$;
+
+comment on function gc._url_sql(gc.collections) is
+    'The function gc.<name>_url: the address that the object of a key has or would have.';
 
 
 create function gc._lock_sql(c gc.collections)

@@ -35,9 +35,11 @@ with (
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
 );
 create index tombstones_due_at_idx on gc.tombstones (due_at);
--- Hash indexes, because a url or a key may be longer than a btree takes.
+-- Hash indexes, because a url or a key may be longer than a btree takes. Where the key makes the
+-- url, wait_for is 0 and the url is enough.
 create index tombstones_url_idx on gc.tombstones using hash (url);
-create index tombstones_key_idx on gc.tombstones using hash (key);
+create index tombstones_key_idx on gc.tombstones using hash (key)
+    where wait_for is distinct from '0';
 create unique index tombstones_one_deletion on gc.tombstones
     (hashtextextended(url, 0), hashtextextended(coalesce(generation, ''), 0))
     where worker is not null;
@@ -59,7 +61,8 @@ comment on column gc.tombstones.worker is 'Who has it under a lease.';
 comment on column gc.tombstones.failures is 'How often deleting the object failed.';
 comment on column gc.tombstones.last_error is 'What the store said the last time.';
 comment on column gc.tombstones.wait_for is
-    'Transactions older than this must have ended before it is claimed; null: not yet known.';
+    'Transactions older than this must have ended before it is claimed; null: not yet known; 0: '
+    'none, because the url is made of the key and no other row can have it.';
 
 
 -- A key is a collection's own, a url is everybody's: kind is a collection's name, or url.

@@ -43,6 +43,26 @@ $$;
 comment on function gc._await_claims() is 'Waits until every gc.claim that runs now has ended.';
 
 
+create function gc._url_of(c gc.collections, key text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    url text;
+begin
+    if c.url is not null and not c.shared then
+        execute format('select gc.%I($1)', gc._object_name(c.name, '_url')) into url using key;
+    end if;
+    return url;
+end;
+$$;
+
+comment on function gc._url_of(gc.collections, text) is
+    'The address that a key''s object has; null if the key alone does not tell.';
+
+
 create function gc._await_deletion(collection text, key text, url text, wait interval)
     returns void
     language plpgsql
@@ -57,7 +77,8 @@ begin
         select t.* into deleting
         from gc.tombstones as t
         where (t.url = _await_deletion.url
-                or t.collection = _await_deletion.collection and t.key = _await_deletion.key)
+                or t.wait_for is distinct from '0' and t.key = _await_deletion.key
+                    and t.collection = _await_deletion.collection)
             and t.worker is not null and t.due_at > clock_timestamp()
         limit 1;
         exit when not found;
@@ -91,6 +112,7 @@ as $$
 declare
     c gc.collections := gc._collection(name);
     canonical text := gc._canonical_key(c, key);
+    object text := coalesce(url, gc._url_of(c, canonical));
     until timestamptz := clock_timestamp()
         + coalesce(timeout, (select s.upload_timeout from gc.settings as s));
 begin
@@ -101,13 +123,13 @@ begin
     end if;
 
     perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(c.name, canonical));
-    if url is not null then
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', url));
+    if object is not null then
+        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', object));
     end if;
     perform gc._await_claims();
     insert into gc.holds (collection, key, url, reason, held_until)
-    values (c.name, canonical, begin_upload.url, 'upload', until);
-    perform gc._await_deletion(c.name, canonical, url, wait);
+    values (c.name, canonical, object, 'upload', until);
+    perform gc._await_deletion(c.name, canonical, object, wait);
     return until;
 end;
 $$;
@@ -149,7 +171,8 @@ begin
     from gc.settings as s
     where t.id in (
         select o.id from gc.tombstones as o
-        where (o.url = ended.url or o.collection = c.name and o.key = canonical)
+        where (o.url = ended.url
+                or o.wait_for is distinct from '0' and o.key = canonical and o.collection = c.name)
             and o.worker is null
         for update skip locked
     );

@@ -1,7 +1,7 @@
 -- Tombstones: whoever takes a row away, or changes its url, leaves one for the object.
 begin;
 set local client_min_messages = error;
-select plan(51);
+select plan(53);
 
 create schema app;
 create table app.blob (id bigint primary key, name text, bytes bigint, version bigint);
@@ -310,6 +310,19 @@ select is(
     1, 'a url of 4 kB is claimed and confirmed');
 select is((select length(url) from gc.deletion_log where collection = 'long'), 4106,
     'a url of 4 kB is logged whole');
+
+
+-- A url that changes its nature.
+create table app.moved (id integer primary key, folder text not null);
+create index on app.moved ((folder || '/' || id));
+select count(*) from gc.track('app.moved', url => $$'gs://x/' || id$$) \g /dev/null
+insert into app.moved values (1, 'gs://x');
+delete from app.moved;
+select is((select wait_for from gc.tombstones where collection = 'moved'), '0'::xid8,
+    'a tombstone whose url is made of the key waits for nobody');
+select count(*) from gc.track('app.moved', url => $$folder || '/' || id$$) \g /dev/null
+select is((select wait_for from gc.tombstones where collection = 'moved'), null,
+    'it waits again once another row could have its url');
 
 select * from finish();
 rollback;
