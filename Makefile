@@ -20,6 +20,7 @@ SQL = \
 	sql/uploads.sql \
 	sql/claims.sql \
 	sql/templates.sql \
+	sql/links.sql \
 	sql/templates_review.sql \
 	sql/generate.sql \
 	sql/track.sql \

@@ -22,6 +22,7 @@ create table gc.collections (
         constraint collections_undo_not_negative check (undo >= '0'),
     columns name[] not null default '{}',
     functions name[] not null default '{}',
+    links name[] not null default '{}',
     shared boolean not null default false,
     fingerprint text,
     scanning boolean not null default false,
@@ -51,6 +52,8 @@ comment on column gc.collections.undo is 'How long a tombstone waits before it c
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
+comment on column gc.collections.links is
+    'The tables that tell in which partition to look first for a reference.';
 comment on column gc.collections.shared is
     'Rows may share an object: their url is not surely made of one key column alone.';
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
@@ -203,3 +206,27 @@ $$;
 
 comment on function gc._references(gc.collections) is
     'The references into a collection, with their place in "owned".';
+
+
+-- What a table is called in the names of functions: without its schema while that is enough.
+create function gc._short_name(c gc.collections, relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when exists (
+            select from gc._references(c) as r
+            join pg_class as o on o.oid = r.referencing
+            where o.relname = t.relname and o.oid <> t.oid
+        ) then format('%s_%s_%s', n.nspname, t.relname, substr(md5(relation::text), 1, 6))
+        else t.relname
+    end
+    from pg_class as t
+    join pg_namespace as n on n.oid = t.relnamespace
+    where t.oid = relation
+$$;
+
+comment on function gc._short_name(gc.collections, regclass) is
+    'A referring table''s name, with its schema only where another has the same.';

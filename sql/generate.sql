@@ -155,6 +155,7 @@ begin
     if queue is not null and not fits then
         execute format('drop table gc.%I', gc._object_name(c.name, '_review_queue'));
         execute format('drop type gc.%I', gc._object_name(c.name, '_key'));
+        perform gc._drop_links(c.links);
         insert into gc.scan_requests (collection, reason)
         values (c.name, 'the primary key changed');
     end if;
@@ -167,30 +168,6 @@ $$;
 
 comment on function gc._make_storage(gc.collections) is
     'Creates what a collection keeps data in, where it is not there or does not fit the key.';
-
-
--- What a table is called in the names of functions: without its schema while that is enough.
-create function gc._short_name(c gc.collections, relation regclass)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case
-        when exists (
-            select from gc._references(c) as r
-            join pg_class as o on o.oid = r.referencing
-            where o.relname = t.relname and o.oid <> t.oid
-        ) then format('%s_%s_%s', n.nspname, t.relname, substr(md5(relation::text), 1, 6))
-        else t.relname
-    end
-    from pg_class as t
-    join pg_namespace as n on n.oid = t.relnamespace
-    where t.oid = relation
-$$;
-
-comment on function gc._short_name(gc.collections, regclass) is
-    'A referring table''s name, with its schema only where another has the same.';
 
 
 create function gc._own_triggers(c gc.collections)
@@ -206,11 +183,13 @@ as $$
         ('_after_update', 'after update',
             'referencing old table as old_rows new table as new_rows', gc._after_update_sql(c)),
         ('_after_delete', 'after delete', 'referencing old table as old_rows',
-            case when c.url is not null then gc._after_delete_sql(c) end),
+            concat_ws(E'\n', case when c.url is not null then gc._after_delete_sql(c) end,
+                gc._forget_links_sql(c, 'old_rows'))),
         ('_before_truncate', 'before truncate', '',
-            case when c.url is not null then gc._before_truncate_sql(c) end)
+            concat_ws(E'\n', case when c.url is not null then gc._before_truncate_sql(c) end,
+                gc._truncated_sql(gc._forget_links_sql(c, chr(2)))))
     ) as w(suffix, timing, tables, body)
-    where w.body is not null
+    where w.body <> ''
 $$;
 
 comment on function gc._own_triggers(gc.collections) is
@@ -225,11 +204,7 @@ create function gc._reference_triggers(c gc.collections)
 as $$
     select r.relation,
         format('_%s_%s_%s', o.timing, gc._short_name(c, r.relation), o.operation),
-        o.timing || ' ' || o.operation, o.tables, r.columns, r.target_columns,
-        case o.operation
-            when 'truncate' then gc._before_loss_sql(c)
-            else gc._after_loss_sql(c, r.relation, o.operation)
-        end
+        o.timing || ' ' || o.operation, o.tables, r.columns || l.columns, r.target_columns, b.body
     from (
         select f.referencing, array_agg(distinct u.name),
             array_agg(distinct u.target) filter (where gc._needs_target(f))
@@ -238,11 +213,23 @@ as $$
         where f.owned is null
         group by f.referencing
     ) as r(relation, columns, target_columns)
+    left join gc._links(c) as l on l.relation = r.relation
     cross join (values
+        ('after', 'insert', 'referencing new table as new_rows'),
         ('after', 'delete', 'referencing old table as old_rows'),
         ('after', 'update', 'referencing old table as old_rows new table as new_rows'),
         ('before', 'truncate', '')
     ) as o(timing, operation, tables)
+    cross join lateral (
+        select case o.operation
+            when 'truncate' then gc._before_loss_sql(c)
+            when 'delete' then gc._after_loss_sql(c, r.relation, 'delete')
+            when 'insert' then gc._after_link_sql(c, r.relation, 'insert')
+            else concat_ws(E'\n', gc._after_loss_sql(c, r.relation, 'update'),
+                gc._after_link_sql(c, r.relation, 'update'))
+        end
+    ) as b(body)
+    where b.body is not null
 $$;
 
 comment on function gc._reference_triggers(gc.collections) is
@@ -416,7 +403,7 @@ comment on function gc._share_tombstones(gc.collections) is
 
 
 -- The fingerprint comes after the triggers, which it counts, and before the review, which has it.
-create function gc._generate(name text)
+create function gc._generate(name text, fill boolean default false)
     returns void
     language plpgsql
     volatile
@@ -425,6 +412,7 @@ as $$
 declare
     c gc.collections := gc._collection(name);
     made name[];
+    linked name[];
 begin
     update gc.collections as o
     set columns = gc._check_definition(c), shared = gc._shares_objects(c)
@@ -434,12 +422,14 @@ begin
         perform gc._share_tombstones(c);
     end if;
     perform gc._make_storage(c);
+    linked := gc._make_links(c, fill);
     made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
     perform gc._drop_functions(
         array(select u from unnest(c.functions) as u where not u = any (made)));
+    perform gc._drop_links(array(select u from unnest(c.links) as u where not u = any (linked)));
     perform gc._scan_what_lost_references(c);
     update gc.collections as o
-    set functions = made, problem = null, problem_since = null,
+    set functions = made, links = linked, problem = null, problem_since = null,
         keeping = array(select r.reference from gc._references(c) as r where r.owned is null)
     where o.name = c.name
     returning o.* into c;
@@ -451,7 +441,8 @@ begin
 end;
 $$;
 
-comment on function gc._generate(text) is 'Makes everything that a collection needs.';
+comment on function gc._generate(text, boolean) is
+    'Makes everything that a collection needs; with fill, also links of what is there already.';
 
 
 -- From the lock on, no foreign key can be added. A session that makes the code again locks more,

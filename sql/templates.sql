@@ -129,6 +129,21 @@ comment on function gc._not_itself(gc.collections, gc._reference, text) is
     'The condition that a referring row is not the target itself; empty where it cannot be.';
 
 
+create function gc._key_pair(r gc._reference)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._pair(
+        r.columns, 'r', array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
+        r.operators)
+$$;
+
+comment on function gc._key_pair(gc._reference) is
+    'The condition that a row r of a reference to the key points at the queue entry q.';
+
+
 -- A condition on the queue entry q: a row of this reference points at its key. A row of the
 -- collection that refers to itself does not keep itself.
 create function gc._refers_sql(c gc.collections, r gc._reference)
@@ -146,9 +161,7 @@ as $$
         end,
         jsonb_build_object(
             'target', gc._inline(c.target::text), 'referencing', gc._inline(r.referencing::text),
-            'r_is_q', gc._pair(
-                r.columns, 'r', array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
-                r.operators),
+            'r_is_q', gc._key_pair(r),
             't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators),
             't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
             'not_itself', gc._not_itself(c, r, 'q')))
@@ -159,6 +172,40 @@ comment on function gc._refers_sql(gc.collections, gc._reference) is
     'The condition that a row of this reference points at the key of the queue entry q.';
 
 
+create function gc._excused_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._inline(format(
+        'exists (select from %s as %I where %s and (%s) is not true)',
+        c.target, gc._alias(c.target),
+        gc._pair(k.names, quote_ident(gc._alias(c.target)), k.queue_names, 'q', k.operators),
+        c.condition))
+    from gc._key(c.target) as k
+    where c.condition is not null
+$$;
+
+comment on function gc._excused_sql(gc.collections) is
+    'The condition that the target of the queue entry q does not meet the collection''s condition.';
+
+
+create function gc._referred_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(gc._refers_sql(c, r), E'\nor ')
+    from gc._references(c) as r
+    where r.owned is null
+$$;
+
+comment on function gc._referred_sql(gc.collections) is
+    'The condition that any reference keeps the key of the queue entry q; null: there is none.';
+
+
 -- Why a row is no garbage, in full: asked before the lock, and again after it.
 create function gc._kept_sql(c gc.collections)
     returns text
@@ -166,20 +213,8 @@ create function gc._kept_sql(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(string_agg(w.why, E'\nor ' order by w.n), 'false')
-    from (
-        select 1, gc._refers_sql(c, r)
-        from gc._references(c) as r
-        where r.owned is null
-        union all
-        select 2, gc._inline(format(
-            'exists (select from %s as %I where %s and (%s) is not true)',
-            c.target, gc._alias(c.target),
-            gc._pair(k.names, quote_ident(gc._alias(c.target)), k.queue_names, 'q', k.operators),
-            c.condition))
-        from gc._key(c.target) as k
-        where c.condition is not null
-    ) as w(n, why)
+    select coalesce(
+        nullif(concat_ws(E'\nor ', gc._referred_sql(c), gc._excused_sql(c)), ''), 'false')
 $$;
 
 comment on function gc._kept_sql(gc.collections) is
@@ -534,17 +569,29 @@ comment on function gc._after_delete_sql(gc.collections) is
     'What follows a delete from a collection, whoever deletes: a tombstone for each object.';
 
 
--- TRUNCATE fires for each partition by itself, and has no transition table.
+-- TRUNCATE fires for each partition by itself, and has no transition table: chr(2) stands for the
+-- one that is meant.
+create function gc._truncated_sql(statement text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select 'execute format('
+        || quote_literal(replace(replace(statement, '%', '%%'), chr(2), 'only %1$s'))
+        || ', tg_relid::regclass);'
+$$;
+
+comment on function gc._truncated_sql(text) is
+    'What executes a statement for the table that is about to be truncated.';
+
+
 create function gc._before_truncate_sql(c gc.collections)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
-as $$
-    select format('execute format(%s, tg_relid::regclass);', quote_literal(
-        replace(
-            replace(gc._buried_sql(c, chr(2), 'null'), '%', '%%'), chr(2), 'only %s')))
-$$;
+as $$ select gc._truncated_sql(gc._buried_sql(c, chr(2), 'null')) $$;
 
 comment on function gc._before_truncate_sql(gc.collections) is
     'What comes before a TRUNCATE of a collection: a tombstone for each object.';
@@ -561,7 +608,33 @@ comment on function gc._needs_target(gc._reference) is
     'Whether the key of a lost target can be told only with the target itself.';
 
 
--- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued.
+create function gc._lost_words(c gc.collections, r gc._reference)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'lost_keys', (
+            select string_agg(
+                gc._inline(format('r.%I', r.columns[array_position(r.targets, u.name)])),
+                ', ' order by u.n)
+            from unnest(k.names) with ordinality as u(name, n)
+            where r.to_key
+        ),
+        'not_null', (
+            select string_agg(gc._inline(format('r.%I is not null', u.name)), ' and ' order by u.n)
+            from unnest(r.columns) with ordinality as u(name, n)
+        ))
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._lost_words(gc.collections, gc._reference) is
+    'What stands for the key that a row r points at, and for its being there.';
+
+
+-- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued. offset 0:
+-- one by one, for the plan that suits the first statement of a session is kept for all the others.
 create function gc._lost_sql(c gc.collections, r gc._reference, event text, source text)
     returns text
     language sql
@@ -574,28 +647,15 @@ select distinct {lost_keys}, {event}, {review_after}
 from {source} as r
 {joined}
 where {not_null};$template$,
-        gc._words(c) || gc._event_words(event) || jsonb_build_object(
-            'source', source,
-            'lost_keys', case
-                when j.joined then gc._listed(k.names, 't.')
-                else (
-                    select string_agg(
-                        gc._inline(format('r.%I', r.columns[array_position(r.targets, u.name)])),
-                        ', ' order by u.n)
-                    from unnest(k.names) with ordinality as u(name, n)
-                )
-            end,
-            'joined', case when j.joined
-                then gc._inline(format('join %s as t on %s', c.target,
-                    gc._pair(r.targets, 't', r.columns, 'r', r.operators)))
-                else '' end,
-            'not_null', (
-                select string_agg(gc._inline(format('r.%I is not null', u.name)), ' and '
-                    order by u.n)
-                from unnest(r.columns) with ordinality as u(name, n)
-            )))
-    from gc._key(c.target) as k
-    cross join (select gc._needs_target(r)) as j(joined)
+        gc._words(c) || gc._event_words(event) || gc._lost_words(c, r)
+            || jsonb_build_object('source', source, 'joined', '')
+            || case when not gc._needs_target(r) then '{}' else jsonb_build_object(
+                'lost_keys', gc._listed((gc._key(c.target)).names, 't.'),
+                'joined', gc._render(
+                    'cross join lateral (select {t_keys} from {target} as t where {t_is_r} '
+                    'offset 0) as t',
+                    gc._words(c) || jsonb_build_object(
+                        't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators)))) end)
 $$;
 
 comment on function gc._lost_sql(gc.collections, gc._reference, text, text) is

@@ -305,7 +305,7 @@ this.taken := coalesce(this.given, array(
 with looked as materialized (
     select q.ctid as place,
         (
-            {kept}
+            {plainly_kept}
         ) as kept
     from {queue} as q
     where q.ctid = any (this.taken)
@@ -317,7 +317,8 @@ dropped as (
 )
 select count(*), count(*) filter (where l.kept), array_agg(l.place) filter (where not l.kept)
 into reviewed, kept, this.taken
-from looked as l;$template$, gc._words(c))
+from looked as l;$template$,
+        gc._words(c) || jsonb_build_object('plainly_kept', gc._plainly_kept_sql(c)))
 $$;
 
 comment on function gc._look_sql(gc.collections) is
@@ -358,6 +359,7 @@ with looked as materialized (
     ) as holds(exist)
     where q.ctid = any (this.locked)
 ),
+{relinked}
 dropped as (
     delete from {queue} as q
     using looked as l
@@ -367,7 +369,8 @@ select array_agg(l.place) filter (where not l.kept and not l.superseded and not 
     array_agg(l.place) filter (where not l.kept and l.superseded), count(*) filter (where l.kept)
 into this.garbage, this.superseded, this.step
 from looked as l;
-kept := kept + this.step;$template$, gc._words(c))
+kept := kept + this.step;$template$,
+        gc._words(c) || jsonb_build_object('relinked', gc._relink_sql(c)))
 $$;
 
 comment on function gc._look_again_sql(gc.collections) is
@@ -423,9 +426,12 @@ create function gc._decide_sql(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
-touched := 0;
+select 0, 0, 0, 0 into deleted, busy, bytes, touched;
 for round in 1 .. 10 loop
     {look}
+    if this.taken is null then
+        return;
+    end if;
     {look_again}
     {superseded}
     exit when reviewed > 0 or this.step = 0 or this.given is not null;
@@ -465,7 +471,6 @@ end if;
 touched := touched + deleted;
 delete from {queue} as q where q.ctid = any (this.garbage);
 -- What is left in the queue is gone, or somebody holds it: that is looked at again in a while.
-busy := 0;
 if deleted < cardinality(this.taken) then
     delete from {queue} as q
     where q.ctid = any (this.taken) and not exists (select from {target} as t where {t_is_q});
@@ -622,9 +627,8 @@ select count(*)::integer, (
 )
 from seen$template$,
         gc._words(c) || gc._event_words(gc._event(c, c.name || '_scan')) || jsonb_build_object(
-            'kept', coalesce((
-                select string_agg(gc._refers_sql(c, r), E'\nor ')
-                from gc._references(c) as r where r.owned is null), 'false'),
+            'kept', coalesce(nullif(
+                concat_ws(E'\nor ', gc._links_lead_sql(c), gc._referred_sql(c)), ''), 'false'),
             'greater', replace(gc._row_equals(k), '=', '>'),
             'after', gc._parsed_key_sql(c, '$2')))
     from gc._key(c.target) as k

@@ -138,7 +138,7 @@ begin
     set url = excluded.url, size = excluded.size, label = excluded.label,
         generation = excluded.generation, condition = excluded.condition,
         owned = excluded.owned, events = excluded.events, undo = excluded.undo;
-    perform gc._generate(chosen);
+    perform gc._generate(chosen, true);
     c := gc._collection(chosen);
     perform gc._warn_shared(c);
     return query
@@ -172,6 +172,7 @@ begin
     perform gc._drop_functions(c.functions);
     execute format('drop table if exists gc.%I', gc._object_name(c.name, '_review_queue'));
     execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
+    perform gc._drop_links(c.links);
     delete from gc.scan_requests as r where r.collection = c.name;
     delete from gc.holds as h where h.collection = c.name;
     delete from gc.tombstones as t where t.collection = c.name;
@@ -187,7 +188,7 @@ $$;
 revoke all on function gc.untrack(text) from public;
 
 comment on function gc.untrack(text) is
-    'Makes a collection an ordinary table again: drops its triggers, functions and queue.';
+    'Makes a collection an ordinary table again: drops its triggers, functions, queue and links.';
 
 
 create function gc._scan_step(name text, batch integer)

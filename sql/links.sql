@@ -1,0 +1,330 @@
+-- Links: in which partition of a referring table a key has been seen.
+--
+-- A foreign key that does not contain the partition key of its table has to be looked up in every
+-- partition. A link tells in which one to look first. It is a hint and no more: the first look of a
+-- review follows links, and what they lead to keeps its target; before anything is deleted, every
+-- partition is asked. A link that is missing, or that leads nowhere, costs time, never a row; the
+-- review that notices puts a true one in its place. Whoever refers to a row only ever adds links.
+
+create type gc._link as (
+    relation regclass, links name, columns name[], link_columns name[], types text[],
+    operators text[]
+);
+
+comment on type gc._link is
+    'A partitioned table that refers to a collection: its partition key, and that in its links.';
+
+
+create function gc._partition_key(
+    relation regclass, out columns name[], out types text[], out operators text[]
+)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(a.attname order by k.n),
+        array_agg(format_type(a.atttypid, a.atttypmod) order by k.n),
+        array_agg(gc._operator(o.amopopr) order by k.n)
+    from pg_partitioned_table as p
+    cross join lateral unnest(p.partattrs::smallint[], p.partclass::oid[])
+        with ordinality as k(attnum, opclass, n)
+    join pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum
+    join pg_opclass as c on c.oid = k.opclass
+    join pg_amop as o on o.amopfamily = c.opcfamily
+        and o.amopstrategy = case p.partstrat when 'h' then 1 else 3 end
+        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
+    where p.partrelid = relation and p.partexprs is null
+$$;
+
+comment on function gc._partition_key(regclass) is
+    'The columns by which a table is partitioned; null if it is not, or by an expression.';
+
+
+create function gc._is_linked(r gc._reference)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select r.owned is null and r.to_key
+        and coalesce(not (gc._partition_key(r.referencing)).columns <@ r.columns, false)
+$$;
+
+comment on function gc._is_linked(gc._reference) is
+    'Whether the rows of a reference can be in any partition, so that links help to find them.';
+
+
+create function gc._links(c gc.collections)
+    returns setof gc._link
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select l.relation, gc._object_name(c.name, format('_%s_links', l.short_name)), p.columns,
+        array(
+            select gc._object_name('in_', u.name)
+            from unnest(p.columns) with ordinality as u(name, n) order by u.n
+        ),
+        p.types, p.operators
+    from (
+        select distinct r.referencing, gc._short_name(c, r.referencing)
+        from gc._references(c) as r
+        where gc._is_linked(r)
+    ) as l(relation, short_name)
+    cross join lateral gc._partition_key(l.relation) as p
+$$;
+
+comment on function gc._links(gc.collections) is
+    'The tables that refer to a collection from partitions, and what their links are called.';
+
+
+create function gc._link_words(c gc.collections, l gc._link)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._words(c) || jsonb_build_object(
+        'links', gc._inline(format('gc.%I', l.links)),
+        'referencing', gc._inline(l.relation::text),
+        'link_columns', gc._listed(l.link_columns),
+        'r_parts', gc._listed(l.columns, 'r.'),
+        'r_in_l', gc._pair(l.columns, 'r', l.link_columns, 'l', l.operators),
+        'l_is_q', gc._pair(k.queue_names, 'l', k.queue_names, 'q', k.operators),
+        'l_is_t', gc._pair(k.queue_names, 'l', k.names, 't', k.operators))
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._link_words(gc.collections, gc._link) is
+    'What stands for the words in templates about links.';
+
+
+create function gc._linked_sql(c gc.collections, l gc._link, r gc._reference)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+exists (
+    select from {links} as l
+    join {referencing} as r on {r_in_l} and {r_is_q}
+    where {l_is_q}{not_itself}
+)$template$,
+        gc._link_words(c, l) || jsonb_build_object(
+            'r_is_q', gc._key_pair(r),
+            'not_itself', gc._not_itself(c, r, 'q')))
+$$;
+
+comment on function gc._linked_sql(gc.collections, gc._link, gc._reference) is
+    'The condition that a link leads to a row that points at the key of the queue entry q.';
+
+
+create function gc._links_lead_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(gc._linked_sql(c, l, r), E'\nor ')
+    from gc._links(c) as l
+    join gc._references(c) as r on r.referencing = l.relation and gc._is_linked(r)
+$$;
+
+comment on function gc._links_lead_sql(gc.collections) is
+    'The condition that any link leads to what keeps the queue entry q; null: there are no links.';
+
+
+create function gc._plainly_kept_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(nullif(concat_ws(E'\nor ',
+        (
+            select string_agg(gc._refers_sql(c, r), E'\nor ')
+            from gc._references(c) as r
+            where r.owned is null and not gc._is_linked(r)
+        ),
+        gc._links_lead_sql(c), gc._excused_sql(c)), ''), 'false')
+$$;
+
+comment on function gc._plainly_kept_sql(gc.collections) is
+    'The condition that the key of the queue entry q is kept, as far as links can tell.';
+
+
+create function gc._add_links_sql(c gc.collections, l gc._link, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        gc._render($template$
+insert into {links} ({queue_keys}, {link_columns})
+select distinct {lost_keys}, {r_parts}
+from {source} as r
+where {not_null}
+    and (select true from {links} as l where {l_is_r} and {r_in_l} limit 1) is null;$template$,
+            gc._link_words(c, l) || gc._lost_words(c, r) || jsonb_build_object(
+                'source', replace(source, '{columns}', gc._listed(r.columns || array(
+                    select u from unnest(l.columns) as u where u <> all (r.columns)))),
+                'l_is_r', gc._pair(
+                    array(select gc._queue_column(u) from unnest(r.targets) as u), 'l', r.columns,
+                    'r', r.operators))),
+        E'\n')
+    from gc._references(c) as r
+    where r.referencing = l.relation and gc._is_linked(r)
+$$;
+
+comment on function gc._add_links_sql(gc.collections, gc._link, text) is
+    'The statements that add the links of some rows, where they are not there yet.';
+
+
+-- A second look knows the truth: for what is kept, it replaces the links that did not tell.
+create function gc._relink_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg(
+        gc._render($template$
+forgotten_{n} as (
+    delete from {links} as l
+    using looked as o
+    join {queue} as q on q.ctid = o.place
+    where o.kept and {l_is_q}
+),
+linked_{n} as (
+    insert into {links} ({queue_keys}, {link_columns})
+    select distinct {q_keys}, {r_parts}
+    from looked as o
+    join {queue} as q on q.ctid = o.place
+    cross join lateral (select {r_parts} from {referencing} as r where {r_is_q} limit 1) as r
+    where o.kept
+),$template$,
+            gc._link_words(c, l) || jsonb_build_object(
+                'n', row_number, 'r_is_q', gc._key_pair(r))),
+        E'\n'), '')
+    from (
+        select l, r, row_number() over ()
+        from gc._links(c) as l
+        join gc._references(c) as r on r.referencing = l.relation and gc._is_linked(r)
+    ) as o(l, r, row_number)
+$$;
+
+comment on function gc._relink_sql(gc.collections) is
+    'The part of a second look that mends links; empty where there are none.';
+
+
+create function gc._forget_links_sql(c gc.collections, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        gc._render($template$
+delete from {links} as o
+where o.ctid = any (array(
+    select l.ctid
+    from {source} as t
+    cross join lateral (select l.ctid from {links} as l where {l_is_t} offset 0) as l
+));$template$,
+            gc._link_words(c, l) || jsonb_build_object('source', source)),
+        E'\n')
+    from gc._links(c) as l
+$$;
+
+comment on function gc._forget_links_sql(gc.collections, text) is
+    'The statements that drop the links of rows that are gone.';
+
+
+create function gc._after_link_sql(c gc.collections, relation regclass, operation text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._add_links_sql(c, l, case operation
+        when 'insert' then 'new_rows'
+        else '(select {columns} from new_rows except select {columns} from old_rows)'
+    end)
+    from gc._links(c) as l
+    where l.relation = _after_link_sql.relation
+$$;
+
+comment on function gc._after_link_sql(gc.collections, regclass, text) is
+    'What follows an insert into or an update of a table that has links; null: it has none.';
+
+
+create function gc._make_link_table(c gc.collections, l gc._link)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    k gc._key_columns := gc._key(c.target);
+begin
+    perform gc._run(format('create table gc.%I (%s)', l.links, (
+        select string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n)
+        from unnest(k.queue_names || l.link_columns, k.types || l.types)
+            with ordinality as u(name, type, n))));
+    execute format('create index on gc.%I (%s)', l.links,
+        gc._idents(k.queue_names || l.link_columns));
+    execute format('comment on table gc.%I is %L', l.links, format(
+        'In which partitions of %s to look first for what refers to %s.', l.relation, c.target));
+end;
+$$;
+
+comment on function gc._make_link_table(gc.collections, gc._link) is
+    'Creates the table for the links of a referring table.';
+
+
+-- Before the triggers, which lock the table: what comes in between has no link, and that is all.
+create function gc._make_links(c gc.collections, fill boolean)
+    returns name[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    l gc._link;
+    made name[] := array[]::name[];
+begin
+    for l in select o.* from gc._links(c) as o loop
+        made := made || l.links;
+        if to_regclass(format('gc.%I', l.links)) is null then
+            perform gc._make_link_table(c, l);
+            if fill then
+                perform gc._run(gc._add_links_sql(c, l, gc._inline(l.relation::text)));
+            end if;
+        end if;
+    end loop;
+    return made;
+end;
+$$;
+
+comment on function gc._make_links(gc.collections, boolean) is
+    'Creates the tables of links that are missing, with what there is to link; returns all names.';
+
+
+create function gc._drop_links(names name[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    dropped name;
+begin
+    foreach dropped in array names loop
+        execute format('drop table if exists gc.%I', dropped);
+    end loop;
+end;
+$$;
+
+comment on function gc._drop_links(name[]) is 'Drops tables of links.';

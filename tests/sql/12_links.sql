@@ -1,0 +1,130 @@
+-- Links: where to look first for what refers to a row, if that is a partitioned table.
+begin;
+create schema app;
+select plan(23);
+
+create table app.blob (id integer primary key);
+create table app.layer (
+    tenant integer, id integer, blob_id integer references app.blob, base_id integer
+        references app.blob,
+    primary key (tenant, id)
+) partition by hash (tenant);
+create table app.tag (
+    id integer, blob_id integer references app.blob, primary key (id, blob_id)
+) partition by list (blob_id);
+create table app.tag_all partition of app.tag default;
+create table app.note (id integer primary key, blob_id integer references app.blob);
+create index on app.layer (blob_id);
+create index on app.layer (base_id);
+create index on app.tag (blob_id);
+create index on app.note (blob_id);
+do $$
+begin
+    for i in 0 .. 7 loop
+        execute format('create table app.layer_%s partition of app.layer '
+            'for values with (modulus 8, remainder %s)', i, i);
+    end loop;
+end $$;
+
+update gc.settings set jitter = '0';
+insert into gc.review_after_defaults values ('blob_insert', '0'), ('layer_delete', '0');
+
+create function pg_temp.reviewed() returns text language sql as $$
+    select format('%s kept, %s deleted', kept, deleted) from gc.review() where collection = 'blob'
+$$;
+
+-- How many partitions of app.layer the last review looked into. The lookups of PostgreSQL's own
+-- foreign keys are not counted: nothing is deleted where this is asked.
+create function pg_temp.probes() returns bigint language sql as $$
+    select sum(pg_stat_get_xact_numscans(i.indexrelid))::bigint
+    from pg_index as i
+    join pg_inherits as p on p.inhrelid = i.indrelid
+    where p.inhparent = 'app.layer'::regclass
+$$;
+
+insert into app.blob select generate_series(1, 6);
+insert into app.layer values (1, 1, 1, 2), (1, 2, 1, null), (2, 1, 3, null);
+select count(*) from gc.track('app.blob') \g /dev/null
+
+create function pg_temp.queue(id integer) returns void language sql as $$
+    insert into gc.blob_review_queue (id, event, review_after) values (id, 'test', now());
+$$;
+
+select results_eq(
+    'select id, in_tenant from gc.blob_layer_links order by 1',
+    $$values (1, 1), (2, 1), (3, 2)$$,
+    'tracking begins with a link for each key and partition key that there is, through any column');
+select hasnt_table('gc', 'blob_note_links', 'a table without partitions has no links');
+select hasnt_table('gc', 'blob_tag_links',
+    'a foreign key that contains the partition key needs no links');
+
+insert into app.layer values (1, 3, 1, null), (3, 1, 4, 5), (3, 2, 4, null);
+select results_eq(
+    'select id, in_tenant from gc.blob_layer_links where in_tenant = 3 order by 1',
+    $$values (4, 3), (5, 3)$$,
+    'a statement adds each link once');
+select is((select count(*) from gc.blob_layer_links where id = 1), 1::bigint,
+    'a link that is there already is not added again');
+update app.layer set base_id = 6 where tenant = 3 and id = 1;
+select results_eq(
+    'select id, in_tenant from gc.blob_layer_links where id = 6', $$values (6, 3)$$,
+    'a column that is changed leads to a link');
+insert into app.layer_0
+select t, 9, 6, null from generate_series(1, 100) as t
+where satisfies_hash_partition('app.layer'::regclass, 8, 0, t) limit 1;
+select is((select count(*) from gc.blob_layer_links where id = 6), 2::bigint,
+    'so does a statement that is aimed at a partition');
+
+-- A blob that is in use is found in one partition.
+delete from gc.blob_review_queue;
+select pg_temp.queue(3) \g /dev/null
+select pg_temp.probes() as before \gset
+select is(pg_temp.reviewed(), '1 kept, 0 deleted', 'what a link leads to keeps its target');
+select cmp_ok(pg_temp.probes() - :before, '<=', 4::bigint,
+    'and only partitions that a link names are looked into, through either column');
+
+-- Links that are missing.
+delete from gc.blob_layer_links where id = 3;
+select pg_temp.queue(3) \g /dev/null
+select is(pg_temp.reviewed(), '1 kept, 0 deleted', 'without a link, the row is kept all the same');
+select results_eq('select id, in_tenant from gc.blob_layer_links where id = 3',
+    $$values (3, 2)$$, 'and it has its link again');
+select pg_temp.queue(3) \g /dev/null
+select pg_temp.probes() as before \gset
+select is(pg_temp.reviewed(), '1 kept, 0 deleted', 'so that it is kept the next time');
+select cmp_ok(pg_temp.probes() - :before, '<=', 4::bigint, 'at the cost of one partition');
+
+-- Links that lead nowhere.
+update gc.blob_layer_links set in_tenant = 77 where id = 3;
+select pg_temp.queue(3) \g /dev/null
+select is(pg_temp.reviewed(), '1 kept, 0 deleted', 'a link that leads nowhere costs no row');
+select results_eq('select id, in_tenant from gc.blob_layer_links where id = 3',
+    $$values (3, 2)$$, 'and a true one takes its place');
+delete from app.layer where blob_id = 3;
+select is((select count(*) from gc.blob_layer_links where id = 3), 1::bigint,
+    'a reference that goes leaves its link');
+select is(pg_temp.reviewed(), '0 kept, 1 deleted', 'which keeps nothing');
+select is((select count(*) from gc.blob_layer_links where id = 3), 0::bigint,
+    'and goes with the row');
+
+-- Rows that go in other ways.
+delete from app.layer where blob_id = 6 or base_id = 6;
+delete from app.blob where id = 6;
+select is((select count(*) from gc.blob_layer_links where id = 6), 0::bigint,
+    'a row that the application deletes takes its links along');
+
+-- A scan follows links, and believes only the truth.
+delete from gc.blob_review_queue;
+delete from gc.blob_layer_links where id = 1;
+insert into gc.blob_layer_links values (5, 3);
+select is(gc.scan('blob'), 4, 'a scan goes over all rows');
+select results_eq('select id, event from gc.blob_review_queue order by 1',
+    $$values (5, 'blob_scan')$$, 'it queues what is not referred to, whatever the links say');
+
+select gc.untrack('blob') \g /dev/null
+select hasnt_table('gc', 'blob_layer_links', 'untracking drops the links');
+select is_empty($$select tgname from pg_trigger where tgname like 'gc\_blob%'$$,
+    'and their triggers');
+
+select * from finish();
+rollback;
