@@ -63,33 +63,40 @@ comment on type gc._key_columns is
     'A primary key: its columns, their names in a queue, their types, and what compares them.';
 
 
+-- PL/pgSQL, like gc._columns: every template asks, and a plan is made only once.
 create function gc._key(target regclass)
     returns gc._key_columns
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select array_agg(a.attname order by k.n),
-        array_agg(gc._queue_column(a.attname) order by k.n),
-        array_agg(
-            format_type(a.atttypid, a.atttypmod) || case
-                when a.attcollation not in (0, t.typcollation)
-                    then format(' collate %I.%I', cn.nspname, co.collname)
-                else ''
-            end
-            order by k.n),
-        array_agg(gc._operator(o.amopopr) order by k.n)
-    from pg_index as i
-    cross join lateral unnest(i.indkey::smallint[], i.indclass::oid[])
-        with ordinality as k(attnum, opclass, n)
-    join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
-    join pg_type as t on t.oid = a.atttypid
-    join pg_opclass as c on c.oid = k.opclass
-    join pg_amop as o on o.amopfamily = c.opcfamily and o.amopstrategy = 3
-        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
-    left join pg_collation as co on co.oid = a.attcollation
-    left join pg_namespace as cn on cn.oid = co.collnamespace
-    where i.indrelid = target and i.indisprimary and k.n <= i.indnkeyatts
+begin
+    return (
+        select (
+            array_agg(a.attname order by k.n),
+            array_agg(gc._queue_column(a.attname) order by k.n),
+            array_agg(
+                format_type(a.atttypid, a.atttypmod) || case
+                    when a.attcollation not in (0, t.typcollation)
+                        then format(' collate %I.%I', cn.nspname, co.collname)
+                    else ''
+                end
+                order by k.n),
+            array_agg(gc._operator(o.amopopr) order by k.n)
+        )::gc._key_columns
+        from pg_index as i
+        cross join lateral unnest(i.indkey::smallint[], i.indclass::oid[])
+            with ordinality as k(attnum, opclass, n)
+        join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+        join pg_type as t on t.oid = a.atttypid
+        join pg_opclass as c on c.oid = k.opclass
+        join pg_amop as o on o.amopfamily = c.opcfamily and o.amopstrategy = 3
+            and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
+        left join pg_collation as co on co.oid = a.attcollation
+        left join pg_namespace as cn on cn.oid = co.collnamespace
+        where i.indrelid = target and i.indisprimary and k.n <= i.indnkeyatts
+    );
+end;
 $$;
 
 comment on function gc._key(regclass) is
@@ -98,13 +105,17 @@ comment on function gc._key(regclass) is
 
 create function gc._columns(relation regclass, numbers smallint[])
     returns name[]
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select array_agg(a.attname order by u.n)
-    from unnest(numbers) with ordinality as u(attnum, n)
-    join pg_attribute as a on a.attrelid = relation and a.attnum = u.attnum
+begin
+    return (
+        select array_agg(a.attname order by u.n)
+        from unnest(numbers) with ordinality as u(attnum, n)
+        join pg_attribute as a on a.attrelid = relation and a.attnum = u.attnum
+    );
+end;
 $$;
 
 comment on function gc._columns(regclass, smallint[]) is
