@@ -305,7 +305,7 @@ begin
             '(modulus {partitions}, remainder %s)', home, t.relname || '_' || n, t.relname, n)
         from generate_series(0, {partitions} - 1) as n
         cross join pg_class as t
-        where t.relnamespace = current_schema()::regnamespace and t.relkind = 'p'
+        where t.relnamespace = quote_ident(current_schema())::regnamespace and t.relkind = 'p'
     loop
         execute command;
     end loop;
@@ -407,7 +407,8 @@ begin
             else o.id = parts[2]::bigint and not is_abandoned(o.state, o.created_at)
         end;
     if not found then
-        perform _refuse('ZR009', format('there is no repository "%s"', repository), null,
+        perform _refuse('ZR009', format('there is no repository "%s"', repository),
+            'It was never created, or is not filled yet, or has been deleted.',
             format('select create_repository(%L);', parts[1]));
     end if;
     return r;
@@ -462,8 +463,8 @@ begin
     on conflict do nothing
     returning id into created;
     if not found then
-        perform _refuse('ZR021', format('there is a repository "%s" already', repository), null,
-            'Use it, or delete it first: its name is free at once.');
+        perform _refuse('ZR021', format('there is a repository "%s" already', repository),
+            'Or one is being filled at this moment.', 'Use it, or delete it first.');
     end if;
     return repository || '@' || created;
 end;
@@ -560,8 +561,8 @@ begin
     where l.namespace_id = r.namespace_id and l.repository_id = r.id
         and l.digest = _require_blob.digest;
     if not found then
-        perform _refuse('ZR001', format('"%s" has no blob %s', r.path, digest_text(digest)), null,
-            'Upload or mount it.');
+        perform _refuse('ZR001', format('"%s" has no blob %s', r.path, digest_text(digest)),
+            'It never had it, or the blob has been collected.', 'Upload or mount it.');
     end if;
 end;
 $$;
@@ -580,8 +581,8 @@ as $$
 begin
     perform from blobs as b where b.digest = _link.digest for key share;
     if not found then
-        perform _refuse('ZR001', format('there is no blob %s', digest_text(digest)), null,
-            'Upload it.');
+        perform _refuse('ZR001', format('there is no blob %s', digest_text(digest)),
+            'It was never uploaded, or has been collected.', 'Upload it.');
     end if;
     insert into repository_blobs (namespace_id, repository_id, digest)
     values (r.namespace_id, r.id, digest)
@@ -640,7 +641,8 @@ begin
     perform _add_blob(key, size, media_type);
     perform _link(r, key);
     if not gc.end_upload('blob', key::text) then
-        perform _refuse('ZR003', format('no upload of %s was begun', digest), null,
+        perform _refuse('ZR003', format('no upload of %s was begun', digest),
+            'Or it took longer than gc.settings.upload_timeout.',
             'Call begin_blob_upload, write the object again, and finish then.');
     end if;
 end;
@@ -700,8 +702,8 @@ begin
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.configuration_blob_digest = key
     ) then
-        perform _refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest), null,
-            'Delete the manifest first.');
+        perform _refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest),
+            'It could not be pulled any more.', 'Delete the manifest first.');
     end if;
     delete from repository_blobs as l
     where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key;
@@ -1074,8 +1076,8 @@ create function _refuse_unknown_manifest(r repositories, reference text)
     set search_path from current
 as $$
 begin
-    perform _refuse('ZR007', format('"%s" has no manifest %s', r.path, reference), null,
-        'Push it.');
+    perform _refuse('ZR007', format('"%s" has no manifest %s', r.path, reference),
+        'It was never pushed there, or has been deleted or collected.', 'Push it.');
 end;
 $$;
 
@@ -1234,7 +1236,7 @@ declare
         else '\x01'::bytea || sha256(payload)
     end;
 begin
-    if position(':' in reference) > 0 and digest_bytes(reference) <> digest then
+    if (case when reference like '%:%' then digest_bytes(reference) <> digest end) then
         perform _refuse('ZR004', 'this is not the digest of the payload',
             format('The digest is %s.', digest_text(digest)), 'Push what was signed, unchanged.');
     end if;
@@ -1259,22 +1261,22 @@ declare
     document jsonb := _read_manifest(payload);
     kind text := _media_type(document, media_type);
     digest bytea := _payload_digest(payload, reference);
-    is_tag boolean := coalesce(position(':' in reference) = 0, false);
+    is_tag boolean := coalesce(reference not like '%:%', false);
     manifest_id bigint;
 begin
     if is_tag then
         perform _require_tag(reference);
     end if;
-    -- One that is there may be deleted between the two: then there is room for it.
+    -- One that is there may be due for a review, so it is kept alive; or gone a moment later, and
+    -- then there is room for it.
     loop
-        manifest_id := coalesce(
-            _add_manifest(r, digest, kind, payload, document), _lock_manifest(r, digest));
+        manifest_id := _add_manifest(r, digest, kind, payload, document);
         exit when manifest_id is not null;
+        manifest_id := _lock_manifest(r, digest);
+        exit when gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
     end loop;
     if is_tag then
         perform _set_tag(r, reference, manifest_id);
-    else
-        perform gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
     end if;
     return digest_text(digest);
 end;
@@ -1340,7 +1342,7 @@ declare
     r repositories := find_repository(repository);
     manifest_id bigint;
 begin
-    if position(':' in reference) > 0 then
+    if reference like '%:%' then
         select m.id into manifest_id from manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.digest = digest_bytes(reference);
@@ -1382,8 +1384,8 @@ begin
         select from manifest_references as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.child_id = doomed
     ) then
-        perform _refuse('ZR012', format('a list of "%s" has %s', r.path, digest), null,
-            'Delete the list first.');
+        perform _refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
+            'A list keeps its children.', 'Delete the list first.');
     end if;
     delete from manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = doomed;
