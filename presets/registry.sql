@@ -531,23 +531,26 @@ comment on function list_repositories(integer, text) is
 
 -- Blobs ----------------------------------------------------------------------------------------
 
-create function begin_blob_upload(repository text, digest text)
+create function begin_blob_upload(
+    repository text, digest text, wait interval default '5 seconds'
+)
     returns text
     language plpgsql
     volatile
     set search_path from current
 as $$
 declare
-    r repositories := _enter(repository);
     key bytea := digest_bytes(digest);
 begin
-    perform gc.begin_upload('blob', key::text, blob_url(key));
+    perform _enter(repository);
+    perform gc.begin_upload('blob', key::text, blob_url(key), wait);
     return blob_url(key);
 end;
 $$;
 
-comment on function begin_blob_upload(text, text) is
-    'Says that a blob is about to be written, and returns where to.';
+comment on function begin_blob_upload(text, text, interval) is
+    'Says that a blob is about to be written, and returns where to. Waits for one that is being '
+    'deleted; raises ZG001 when that takes too long.';
 
 
 create function _require_blob(r repositories, digest bytea)
@@ -571,7 +574,8 @@ comment on function _require_blob(repositories, bytea) is
     'Raises ZR001 for a blob that is not linked to the repository.';
 
 
--- The link waits for a review that has the blob, and may find it gone.
+-- A link keeps nothing, but a manifest will follow: until then the blob is kept alive. Waits for a
+-- review that has the blob, and may find it gone.
 create function _link(r repositories, digest bytea)
     returns void
     language plpgsql
@@ -579,8 +583,7 @@ create function _link(r repositories, digest bytea)
     set search_path from current
 as $$
 begin
-    perform from blobs as b where b.digest = _link.digest for key share;
-    if not found then
+    if not gc.keep_alive('blob', digest::text) then
         perform _refuse('ZR001', format('there is no blob %s', digest_text(digest)),
             'It was never uploaded, or has been collected.', 'Upload it.');
     end if;

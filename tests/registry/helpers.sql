@@ -16,6 +16,9 @@ $$;
 create function test.name_of(digest bytea) returns text language sql stable as
 $$ select coalesce((select t.name from test.things as t where t.digest = name_of.digest), '?') $$;
 
+create function test.digest_of(name text) returns text language sql stable as
+$$ select registry.digest_text(t.digest) from test.things as t where t.name = digest_of.name $$;
+
 -- As a client uploads a blob; what it writes to the store is its content.
 create function test.upload(repository text, content text) returns text language plpgsql as $$
 begin
@@ -59,15 +62,21 @@ $$;
 create function test.bytes(document jsonb) returns bytea language sql immutable as
 $$ select convert_to(document::text, 'UTF8') $$;
 
--- Uploads what is not there, and pushes; without a tag, by digest.
+create function test.put(
+    repository text, name text, layers text[], tag text default null, subject text default null
+) returns text language sql as $$
+    select test.call(name, registry.put_manifest(
+        repository, test.bytes(test.image(name, layers, subject)), tag))
+$$;
+
+-- Uploads what is not there, and puts the manifest; without a tag, by digest.
 create function test.push(
     repository text, name text, layers text[], tag text default null, subject text default null
 ) returns text language plpgsql as $$
 begin
     perform test.upload(repository, c) from unnest('config of ' || name || layers) as c
     where not registry.has_blob(repository, test.digest(c));
-    return test.call(name, registry.put_manifest(
-        repository, test.bytes(test.image(name, layers, subject)), tag));
+    return test.put(repository, name, layers, tag, subject);
 end;
 $$;
 
@@ -96,7 +105,8 @@ create function test.queued() returns setof text language sql stable as $$
 $$;
 
 create function test.queued_manifests() returns setof text language sql stable as $$
-    select distinct on (q.id) coalesce(test.name_of(m.digest), 'gone') || ': ' || q.event
+    select distinct on (q.id)
+        case when m.id is null then 'gone' else test.name_of(m.digest) end || ': ' || q.event
     from gc.manifest_review_queue as q
     left join registry.manifests as m on m.id = q.id
     order by q.id, q.entry desc
@@ -137,4 +147,26 @@ begin
 exception
     when others then return sqlstate;
 end;
+$$;
+
+-- For tests that commit: everything as it was, but for the numbers.
+create function test.reset() returns void language sql as $$
+    select set_config('session_replication_role', 'replica', true);
+    delete from registry.tags;
+    delete from registry.referrers;
+    delete from registry.manifest_references;
+    delete from registry.layers;
+    delete from registry.manifests;
+    delete from registry.repository_blobs;
+    delete from registry.blobs;
+    delete from registry.repositories;
+    delete from registry.namespaces;
+    delete from test.things;
+    select test.empty_queues();
+    delete from gc.tombstones;
+    delete from gc.deletion_log;
+    delete from gc.totals;
+    delete from gc.scan_requests;
+    select set_config('session_replication_role', 'origin', true);
+    insert into gc.settings (jitter) values ('0');
 $$;
