@@ -97,8 +97,6 @@ def delete(db: Connection) -> float:
 def bench_skew(partitions: int, manifests: int, rounds: int) -> None:
     """Hot against cold, in turn."""
     with connect(fill(partitions, manifests)) as db:
-        for blob in ("hot", "cold"):
-            review(db, blob)
         times: dict[str, list[float]] = {"hot": [], "cold": [], "unused": []}
         for _ in range(rounds):
             for blob in ("hot", "cold"):

@@ -318,7 +318,7 @@ $$;
 create function _refuse(code text, message text, detail text, hint text)
     returns void
     language plpgsql
-    immutable
+    stable
     set search_path from current
 as $$
 begin
@@ -770,7 +770,7 @@ comment on type _descriptor is 'What a manifest says about a blob or another man
 create function _refuse_manifest(reason text)
     returns void
     language plpgsql
-    immutable
+    stable
     set search_path from current
 as $$
 begin
@@ -1075,7 +1075,7 @@ comment on function _lock_manifest(repositories, bytea) is
 create function _refuse_unknown_manifest(r repositories, reference text)
     returns void
     language plpgsql
-    immutable
+    stable
     set search_path from current
 as $$
 begin

@@ -18,14 +18,14 @@ comment on function gc._registry_preset() is 'The text of presets/registry.sql.'
 
 
 -- The store becomes part of a function's text: only letters that mean nothing there.
-create function gc._require_registry(schema name, store text, partitions integer)
+create function gc._require_registry(store text, partitions integer)
     returns void
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if coalesce(store !~ '^[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/@%+=,-]*[^/]$', true) then
+    if coalesce(store !~ '^[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/@%+=,-]*[A-Za-z0-9]$', true) then
         raise 'a registry needs a store'
             using errcode = 'invalid_parameter_value',
                 detail = format('store is %s.', coalesce(store, 'null')),
@@ -47,7 +47,7 @@ begin
 end;
 $$;
 
-comment on function gc._require_registry(name, text, integer) is
+comment on function gc._require_registry(text, integer) is
     'Raises for arguments from which no registry can be made.';
 
 
@@ -65,7 +65,7 @@ declare
     preset text := gc._registry_preset();
 begin
     perform gc._require_owner();
-    perform gc._require_registry(schema, store, partitions);
+    perform gc._require_registry(store, partitions);
     execute format('create schema %I', schema);
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', schema), true);
     if partitions > 0 then

@@ -45,7 +45,7 @@ select throws_ok($$select gc.create_registry('registry', 's3://b')$$, '42P06', n
 select throws_ok(format('select gc.create_registry(''other'', %L)', s), '22023', null,
     coalesce(to_json(s)::text, 'null') || ' is no store')
 from unnest(array[null, '', 'bucket', '/dir', 's3://', 's3://b/', 's3://b''c', 's3://b$$c',
-    's3://b{store}', E's3://b\nc']) as s;
+    's3://b{store}', E's3://b\nc', E's3://b\n', 's3://b''', 's3://b$']) as s;
 select throws_ok(format('select gc.create_registry(''other'', ''s3://b'', %s)', n), '22023', null,
     format('%s is no number of partitions', n))
 from unnest(array['-1', 'null']) as n;
