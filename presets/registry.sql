@@ -401,7 +401,7 @@ begin
     perform _require_name(parts[1]);
     select o.* into r
     from repositories as o
-    where o.path = parts[1]
+    where o.path = parts[1] and o.state <> 'deleting'
         and case
             when parts[2] is null then o.state = 'active'
             else o.id = parts[2]::bigint and not is_abandoned(o.state, o.created_at)
@@ -430,10 +430,10 @@ declare
 begin
     -- Against the last step of its deletion, which takes the row away.
     perform from repositories as o
-    where o.namespace_id = r.namespace_id and o.id = r.id and o.state = r.state
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting'
     for key share;
     if not found then
-        r := find_repository(repository);
+        return _enter(repository);
     end if;
     return r;
 end;
