@@ -26,7 +26,11 @@ SQL = \
 	sql/track.sql \
 	sql/review.sql \
 	sql/status.sql \
+	sql/registry.sql \
 	sql/rights.sql
+
+# What stands in the text of the files for something else.
+FILLED = sed -e 's/@VERSION@/$(EXTVERSION)/g' -e '/^@REGISTRY@$$/{r presets/registry.sql' -e 'd;}'
 
 SCRIPT     = build/$(EXTENSION)--$(EXTVERSION).sql
 PLAIN      = build/$(EXTENSION)-plain.sql
@@ -35,17 +39,17 @@ EXTRA_CLEAN = build
 
 all: $(SCRIPT)
 
-$(SCRIPT): $(SQL) sql/dump.sql Makefile $(EXTENSION).control
+$(SCRIPT): $(SQL) presets/registry.sql sql/dump.sql Makefile $(EXTENSION).control
 	@mkdir -p build
 	@{ printf '%s\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit'; \
-	  cat $(SQL) sql/dump.sql; } | sed 's/@VERSION@/$(EXTVERSION)/g' > $@.tmp
+	  cat $(SQL) sql/dump.sql; } | $(FILLED) > $@.tmp
 	@mv $@.tmp $@
 	@echo built $@
 
-$(PLAIN): $(SQL) Makefile $(EXTENSION).control
+$(PLAIN): $(SQL) presets/registry.sql Makefile $(EXTENSION).control
 	@mkdir -p build
 	@{ printf '%s\n' '\set ON_ERROR_STOP on' 'begin;'; cat $(SQL); echo 'commit;'; } \
-	  | sed 's/@VERSION@/$(EXTVERSION)/g' > $@.tmp
+	  | $(FILLED) > $@.tmp
 	@mv $@.tmp $@
 	@echo built $@
 

@@ -1,0 +1,1559 @@
+-- A container registry: its tables, its operations, and what of it is collected.
+--
+-- gc.create_registry runs this in a schema of its own, with the search_path set to it, and every
+-- function keeps that path. {store} and {partitions} stand for what it was told, and with
+-- partitions the comments "partition by" count. Of garbage collection there is nothing here but
+-- three calls of gc.track, at the end.
+--
+-- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs. All
+-- of that is foreign keys. An operation therefore locks what it is about to refer to (for key
+-- share): a review skips what is locked, and what a review has locked is waited for, and is then
+-- there or not. Every operation starts from an active repository.
+--
+-- Errors have the SQLSTATE class ZR, with the numbers that the OCI distribution specification has:
+--   ZR001 blob unknown            ZR006 manifest invalid     ZR010 size invalid
+--   ZR003 blob upload unknown     ZR007 manifest unknown     ZR012 denied: still in use
+--   ZR004 digest invalid          ZR008 name invalid         ZR020 tag invalid
+--   ZR005 manifest blob unknown   ZR009 name unknown         ZR021 name taken
+
+
+-- Digests --------------------------------------------------------------------------------------
+
+create function is_digest(digest bytea)
+    returns boolean
+    language sql
+    immutable
+    parallel safe
+    set search_path from current
+as $$
+    select (substr(digest, 1, 1), octet_length(digest))
+        in (('\x01'::bytea, 33), ('\x02'::bytea, 65))
+$$;
+
+comment on function is_digest(bytea) is
+    'Whether this is a digest: 01 and the 32 bytes of a SHA-256, or 02 and the 64 of a SHA-512.';
+
+
+create function digest_text(digest bytea)
+    returns text
+    language sql
+    immutable
+    parallel safe
+    set search_path from current
+as $$
+    select case substr(digest, 1, 1) when '\x01' then 'sha256:' when '\x02' then 'sha512:' end
+        || encode(substr(digest, 2), 'hex')
+$$;
+
+comment on function digest_text(bytea) is 'A digest as people write it: sha256:…';
+
+
+create function blob_url(digest bytea)
+    returns text
+    language sql
+    immutable
+    parallel safe
+    set search_path from current
+as $$
+    select format('%s/docker/registry/v2/blobs/%s/%s/%s/data',
+        '{store}', d.parts[1], left(d.parts[2], 2), d.parts[2])
+    from string_to_array(digest_text(digest), ':') as d(parts)
+$$;
+
+comment on function blob_url(bytea) is
+    'Where a blob''s object stands: where the distribution registry puts it.';
+
+
+-- Tables ---------------------------------------------------------------------------------------
+-- All that is in a repository has the repository's key, so that it can be partitioned by namespace
+-- and drained by repository.
+
+create table namespaces (
+    id bigint generated always as identity
+        constraint namespaces_pkey primary key,
+    name text collate "C" not null
+        constraint namespaces_name_key unique,
+    created_at timestamptz not null default now()
+);
+
+comment on table namespaces is 'The first parts of repository names: whose repositories they are.';
+comment on column namespaces.id is 'By this, what is in its repositories is partitioned.';
+comment on column namespaces.name is 'The first part of the names.';
+comment on column namespaces.created_at is 'When its first repository was created.';
+
+
+create table repositories (
+    namespace_id bigint not null
+        constraint repositories_namespace_fkey references namespaces,
+    id bigint generated always as identity,
+    path text collate "C" not null,
+    state text not null default 'active'
+        constraint repositories_state_known check (state in ('initial', 'active', 'deleting')),
+    created_at timestamptz not null default now(),
+    constraint repositories_pkey primary key (namespace_id, id)
+);
+create unique index repositories_path_key on repositories (path) where state <> 'deleting';
+
+comment on table repositories is 'Repositories. What is being deleted has given up its name.';
+comment on column repositories.namespace_id is 'Whose it is.';
+comment on column repositories.id is
+    'Tells it from every other, also from an earlier one of the same name.';
+comment on column repositories.path is 'Its whole name: acme/app.';
+comment on column repositories.state is
+    'initial: being filled, and seen by nobody else; active; deleting: the collector empties it.';
+comment on column repositories.created_at is 'When it was created.';
+
+
+create table blobs (
+    digest bytea not null
+        constraint blobs_digest_valid check (is_digest(digest)),
+    size bigint not null
+        constraint blobs_size_not_negative check (size >= 0),
+    media_type text not null,
+    created_at timestamptz not null default now(),
+    constraint blobs_pkey primary key (digest)
+)
+/* partition by hash (digest) */;
+create index blobs_url_idx on blobs (blob_url(digest));
+
+comment on table blobs is 'What is in the store: layers and configurations, each only once.';
+comment on column blobs.digest is 'A byte for the algorithm, and the digest.';
+comment on column blobs.size is 'How big the object is, in bytes.';
+comment on column blobs.media_type is 'What it was said to be when it was uploaded.';
+comment on column blobs.created_at is 'When it was uploaded first.';
+
+
+create table repository_blobs (
+    namespace_id bigint not null,
+    repository_id bigint not null,
+    digest bytea not null
+        constraint repository_blobs_digest_fkey references blobs on delete cascade,
+    created_at timestamptz not null default now(),
+    constraint repository_blobs_pkey primary key (namespace_id, repository_id, digest),
+    constraint repository_blobs_repository_fkey
+        foreign key (namespace_id, repository_id) references repositories
+)
+/* partition by hash (namespace_id) */;
+create index repository_blobs_digest_idx on repository_blobs (digest);
+
+comment on table repository_blobs is
+    'Links: which blobs a repository may use. A link keeps nothing; it goes with its blob.';
+comment on column repository_blobs.namespace_id is 'Whose repository.';
+comment on column repository_blobs.repository_id is 'The repository.';
+comment on column repository_blobs.digest is 'The blob.';
+comment on column repository_blobs.created_at is 'Since when it is linked.';
+
+
+create table manifests (
+    namespace_id bigint not null,
+    repository_id bigint not null,
+    id bigint generated always as identity,
+    digest bytea not null
+        constraint manifests_digest_valid check (is_digest(digest)),
+    media_type text not null,
+    artifact_type text,
+    payload bytea not null,
+    configuration_blob_digest bytea
+        constraint manifests_configuration_fkey references blobs,
+    subject_digest bytea
+        constraint manifests_subject_valid check (is_digest(subject_digest)),
+    total_size bigint not null,
+    created_at timestamptz not null default now(),
+    constraint manifests_pkey primary key (namespace_id, repository_id, id),
+    constraint manifests_digest_key unique (namespace_id, repository_id, digest),
+    constraint manifests_repository_fkey
+        foreign key (namespace_id, repository_id) references repositories
+)
+/* partition by hash (namespace_id) */;
+create index manifests_configuration_idx on manifests (configuration_blob_digest);
+create index manifests_subject_idx on manifests (namespace_id, repository_id, subject_digest)
+    where subject_digest is not null;
+
+comment on table manifests is 'Images, lists of images, and what refers to them, by repository.';
+comment on column manifests.namespace_id is 'Whose repository.';
+comment on column manifests.repository_id is 'The repository.';
+comment on column manifests.id is 'Tells it from every other.';
+comment on column manifests.digest is 'The digest of the payload.';
+comment on column manifests.media_type is 'What kind of manifest it is.';
+comment on column manifests.artifact_type is 'What it is for, where it is not a plain image.';
+comment on column manifests.payload is 'What was pushed, byte for byte.';
+comment on column manifests.configuration_blob_digest is 'Its configuration; a list has none.';
+comment on column manifests.subject_digest is
+    'What it is about, as it says itself; that may come later, or never: see referrers.';
+comment on column manifests.total_size is
+    'The bytes of its configuration and layers. A list has none of its own.';
+comment on column manifests.created_at is 'When it was pushed.';
+
+
+create table layers (
+    namespace_id bigint not null,
+    repository_id bigint not null,
+    manifest_id bigint not null,
+    position integer not null,
+    digest bytea not null
+        constraint layers_digest_fkey references blobs,
+    size bigint not null,
+    media_type text not null,
+    constraint layers_pkey primary key (namespace_id, repository_id, manifest_id, position),
+    constraint layers_manifest_fkey foreign key (namespace_id, repository_id, manifest_id)
+        references manifests on delete cascade,
+    constraint layers_repository_fkey
+        foreign key (namespace_id, repository_id) references repositories
+)
+/* partition by hash (namespace_id) */;
+create index layers_digest_idx on layers (digest, namespace_id, repository_id);
+
+comment on table layers is 'The layers of manifests. They keep their blobs.';
+comment on column layers.namespace_id is 'Whose repository.';
+comment on column layers.repository_id is 'The repository.';
+comment on column layers.manifest_id is 'The manifest.';
+comment on column layers.position is 'Its place in the manifest, from 1: a blob may occur twice.';
+comment on column layers.digest is 'The blob.';
+comment on column layers.size is 'How big it is, so that nobody has to look into blobs.';
+comment on column layers.media_type is 'What the manifest calls it.';
+
+
+create table manifest_references (
+    namespace_id bigint not null,
+    repository_id bigint not null,
+    parent_id bigint not null,
+    child_id bigint not null
+        constraint manifest_references_not_itself check (child_id <> parent_id),
+    constraint manifest_references_pkey
+        primary key (namespace_id, repository_id, parent_id, child_id),
+    constraint manifest_references_parent_fkey foreign key (namespace_id, repository_id, parent_id)
+        references manifests on delete cascade,
+    constraint manifest_references_child_fkey foreign key (namespace_id, repository_id, child_id)
+        references manifests,
+    constraint manifest_references_repository_fkey
+        foreign key (namespace_id, repository_id) references repositories
+)
+/* partition by hash (namespace_id) */;
+create index manifest_references_child_idx
+    on manifest_references (namespace_id, repository_id, child_id);
+
+comment on table manifest_references is
+    'What manifest lists consist of. A list keeps its children.';
+comment on column manifest_references.namespace_id is 'Whose repository.';
+comment on column manifest_references.repository_id is 'The repository.';
+comment on column manifest_references.parent_id is 'The list.';
+comment on column manifest_references.child_id is 'A manifest in it, which may be a list itself.';
+
+
+create table referrers (
+    namespace_id bigint not null,
+    repository_id bigint not null,
+    subject_id bigint not null,
+    manifest_id bigint not null
+        constraint referrers_not_itself check (manifest_id <> subject_id),
+    constraint referrers_pkey primary key (namespace_id, repository_id, subject_id, manifest_id),
+    constraint referrers_subject_fkey foreign key (namespace_id, repository_id, subject_id)
+        references manifests on delete cascade,
+    constraint referrers_manifest_fkey foreign key (namespace_id, repository_id, manifest_id)
+        references manifests on delete cascade,
+    constraint referrers_repository_fkey
+        foreign key (namespace_id, repository_id) references repositories
+)
+/* partition by hash (namespace_id) */;
+create index referrers_manifest_idx on referrers (namespace_id, repository_id, manifest_id);
+
+comment on table referrers is
+    'Signatures, SBOMs and the like, whose subject is there. A subject keeps its referrers.';
+comment on column referrers.namespace_id is 'Whose repository.';
+comment on column referrers.repository_id is 'The repository.';
+comment on column referrers.subject_id is 'What it is about.';
+comment on column referrers.manifest_id is 'The manifest that says so.';
+
+
+create table tags (
+    namespace_id bigint not null,
+    repository_id bigint not null,
+    name text collate "C" not null,
+    manifest_id bigint not null,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    constraint tags_pkey primary key (namespace_id, repository_id, name),
+    constraint tags_manifest_fkey foreign key (namespace_id, repository_id, manifest_id)
+        references manifests on delete cascade,
+    constraint tags_repository_fkey
+        foreign key (namespace_id, repository_id) references repositories
+)
+/* partition by hash (namespace_id) */;
+create index tags_manifest_idx on tags (namespace_id, repository_id, manifest_id);
+
+comment on table tags is 'Names of manifests. A tag keeps its manifest.';
+comment on column tags.namespace_id is 'Whose repository.';
+comment on column tags.repository_id is 'The repository.';
+comment on column tags.name is 'The tag.';
+comment on column tags.manifest_id is 'What it stands for now.';
+comment on column tags.created_at is 'When it was first set.';
+comment on column tags.updated_at is 'When it was last set to another manifest.';
+
+
+-- Partitions -----------------------------------------------------------------------------------
+-- In a schema of their own, so that \dt shows tables.
+
+do $$
+declare
+    home name := current_schema() || '_partitions';
+    command text;
+begin
+    for command in
+        select format('create schema %I', home) where {partitions} > 0
+        union all
+        select format('create table %I.%I partition of %I for values with '
+            '(modulus {partitions}, remainder %s)', home, t.relname || '_' || n, t.relname, n)
+        from generate_series(0, {partitions} - 1) as n
+        cross join pg_class as t
+        where t.relnamespace = quote_ident(current_schema())::regnamespace and t.relkind = 'p'
+    loop
+        execute command;
+    end loop;
+end;
+$$;
+
+
+-- Errors ---------------------------------------------------------------------------------------
+
+create function _refuse(code text, message text, detail text, hint text)
+    returns void
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+begin
+    raise '%', message using errcode = code, detail = detail, hint = hint;
+end;
+$$;
+
+comment on function _refuse(text, text, text, text) is 'Raises one of the errors of a registry.';
+
+
+-- The algorithm's byte and the bytes; what people write has lowercase letters only.
+create function digest_bytes(digest text)
+    returns bytea
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+begin
+    if digest ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$' then
+        return case left(digest, 7) when 'sha256:' then '\x01'::bytea else '\x02'::bytea end
+            || decode(substr(digest, 8), 'hex');
+    end if;
+    perform _refuse('ZR004', 'this is not a digest', coalesce(left(digest, 200), 'null'),
+        'Write it as sha256: and 64 hexadecimal digits, or sha512: and 128, in lower case.');
+    return null;
+end;
+$$;
+
+comment on function digest_bytes(text) is 'The digest that is written so; raises ZR004 if none is.';
+
+
+-- Repositories ---------------------------------------------------------------------------------
+
+create function is_abandoned(state text, created_at timestamptz)
+    returns boolean
+    language sql
+    stable
+    parallel safe
+    set search_path from current
+as $$
+    select state = 'deleting' or state = 'initial' and created_at <= now() - interval '2 minutes'
+$$;
+
+comment on function is_abandoned(text, timestamptz) is
+    'Whether a repository is to be emptied: it is deleted, or was not filled within 2 minutes.';
+
+
+create function _require_name(name text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+begin
+    if length(name) <= 255
+        and name ~ '^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$'
+    then
+        return;
+    end if;
+    perform _refuse('ZR008', 'a repository cannot be called so', coalesce(left(name, 300), 'null'),
+        'Use parts like acme/app, of lowercase letters, digits, and . _ - between them.');
+end;
+$$;
+
+comment on function _require_name(text) is 'Raises ZR008 for what is not a repository''s name.';
+
+
+-- acme/app is the active repository of that name. acme/app@17 is the one with that id, also while
+-- it is being filled: only whoever created it knows its id.
+create function find_repository(repository text)
+    returns repositories
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+declare
+    parts text[] := regexp_match(repository, '^(.*?)(?:@([0-9]{1,18}))?$');
+    r repositories;
+begin
+    perform _require_name(parts[1]);
+    select o.* into r
+    from repositories as o
+    where o.path = parts[1] and o.state <> 'deleting'
+        and case
+            when parts[2] is null then o.state = 'active'
+            else o.id = parts[2]::bigint and not is_abandoned(o.state, o.created_at)
+        end;
+    if not found then
+        perform _refuse('ZR009', format('there is no repository "%s"', repository),
+            'It was never created, or is not filled yet, or has been deleted.',
+            format('select create_repository(%L);', parts[1]));
+    end if;
+    return r;
+end;
+$$;
+
+comment on function find_repository(text) is
+    'The active repository of this name; raises ZR009 if there is none. name@id: exactly that one.';
+
+
+create function _enter(repository text)
+    returns repositories
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := find_repository(repository);
+begin
+    -- Against the last step of its deletion, which takes the row away.
+    perform from repositories as o
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting'
+    for key share;
+    if not found then
+        return _enter(repository);
+    end if;
+    return r;
+end;
+$$;
+
+comment on function _enter(text) is
+    'The repository, as find_repository finds it, locked so that it stays until the commit.';
+
+
+create function create_repository(repository text, state text default 'active')
+    returns text
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    namespace text := split_part(repository, '/', 1);
+    created bigint;
+begin
+    perform _require_name(repository);
+    update repositories as r
+    set state = 'deleting'
+    where r.path = repository and r.state = 'initial' and is_abandoned(r.state, r.created_at);
+    insert into namespaces (name) values (namespace) on conflict do nothing;
+    insert into repositories (namespace_id, path, state)
+    select n.id, repository, create_repository.state from namespaces as n where n.name = namespace
+    on conflict do nothing
+    returning id into created;
+    if not found then
+        perform _refuse('ZR021', format('there is a repository "%s" already', repository),
+            'Or one is being filled at this moment.', 'Use it, or delete it first.');
+    end if;
+    return repository || '@' || created;
+end;
+$$;
+
+comment on function create_repository(text, text) is
+    'Creates a repository and returns name@id. With state initial it is seen only under that name, '
+    'until activate_repository; it has 2 minutes for that.';
+
+
+create function activate_repository(repository text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+begin
+    update repositories as o
+    set state = 'active'
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state = 'initial';
+end;
+$$;
+
+comment on function activate_repository(text) is
+    'Says that a repository that was created with state initial has all its contents.';
+
+
+create function delete_repository(repository text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+begin
+    update repositories as o
+    set state = 'deleting'
+    where o.namespace_id = r.namespace_id and o.id = r.id;
+end;
+$$;
+
+comment on function delete_repository(text) is
+    'Deletes a repository. Its name is free at once; the collector takes its contents away.';
+
+
+create function list_repositories(n integer default null, last text default null)
+    returns setof text
+    language sql
+    stable
+    set search_path from current
+as $$
+    select r.path from repositories as r
+    where r.state = 'active' and (last is null or r.path > last)
+    order by r.path
+    limit n
+$$;
+
+comment on function list_repositories(integer, text) is
+    'The names of active repositories in order: the first n that come after the last one seen.';
+
+
+-- Blobs ----------------------------------------------------------------------------------------
+
+create function begin_blob_upload(
+    repository text, digest text, wait interval default '5 seconds'
+)
+    returns text
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    key bytea := digest_bytes(digest);
+begin
+    perform _enter(repository);
+    perform gc.begin_upload('blob', key::text, blob_url(key), wait);
+    return blob_url(key);
+end;
+$$;
+
+comment on function begin_blob_upload(text, text, interval) is
+    'Says that a blob is about to be written, and returns where to. Waits for one that is being '
+    'deleted; raises ZG001 when that takes too long.';
+
+
+create function _require_blob(r repositories, digest bytea)
+    returns void
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+begin
+    perform from repository_blobs as l
+    where l.namespace_id = r.namespace_id and l.repository_id = r.id
+        and l.digest = _require_blob.digest;
+    if not found then
+        perform _refuse('ZR001', format('"%s" has no blob %s', r.path, digest_text(digest)),
+            'It never had it, or the blob has been collected.', 'Upload or mount it.');
+    end if;
+end;
+$$;
+
+comment on function _require_blob(repositories, bytea) is
+    'Raises ZR001 for a blob that is not linked to the repository.';
+
+
+-- A link keeps nothing, but a manifest will follow: until then the blob is kept alive. Waits for a
+-- review that has the blob, and may find it gone.
+create function _link(r repositories, digest bytea)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+begin
+    if not gc.keep_alive('blob', digest::text) then
+        perform _refuse('ZR001', format('there is no blob %s', digest_text(digest)),
+            'It was never uploaded, or has been collected.', 'Upload it.');
+    end if;
+    insert into repository_blobs (namespace_id, repository_id, digest)
+    values (r.namespace_id, r.id, digest)
+    on conflict do nothing;
+end;
+$$;
+
+comment on function _link(repositories, bytea) is
+    'Links a blob to a repository; raises ZR001 if the blob is not there.';
+
+
+-- A row that is there may be deleted between the insert and the lock: then there is room for it.
+create function _add_blob(digest bytea, size bigint, media_type text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    known bigint;
+begin
+    loop
+        insert into blobs (digest, size, media_type) values (digest, size, media_type)
+        on conflict do nothing;
+        select b.size into known from blobs as b where b.digest = _add_blob.digest for key share;
+        exit when found;
+    end loop;
+    if known <> size then
+        perform _refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
+            digest_text(digest), known, size), 'Find out which of the two is not that blob.');
+    end if;
+end;
+$$;
+
+comment on function _add_blob(bytea, bigint, text) is
+    'Inserts a blob that may be there already; raises ZR010 if that one has another size.';
+
+
+create function finish_blob_upload(
+    repository text, digest text, size bigint,
+    media_type text default 'application/octet-stream'
+)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+    key bytea := digest_bytes(digest);
+begin
+    if coalesce(size < 0, true) then
+        perform _refuse('ZR010', 'a size is a number of bytes', coalesce(size::text, 'null'),
+            'Count the bytes that were written.');
+    end if;
+    perform _add_blob(key, size, media_type);
+    perform _link(r, key);
+    if not gc.end_upload('blob', key::text) then
+        perform _refuse('ZR003', format('no upload of %s was begun', digest),
+            'Or it took longer than gc.settings.upload_timeout.',
+            'Call begin_blob_upload, write the object again, and finish then.');
+    end if;
+end;
+$$;
+
+comment on function finish_blob_upload(text, text, bigint, text) is
+    'Says that the blob is written. It is linked, and reviewed if no manifest uses it in a day.';
+
+
+create function link_blob(repository text, digest text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+begin
+    perform _link(_enter(repository), digest_bytes(digest));
+end;
+$$;
+
+comment on function link_blob(text, text) is
+    'Lets a repository use a blob that is in the store already.';
+
+
+create function mount_blob(repository text, digest text, source text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+begin
+    perform _require_blob(find_repository(source), digest_bytes(digest));
+    perform _link(_enter(repository), digest_bytes(digest));
+end;
+$$;
+
+comment on function mount_blob(text, text, text) is
+    'Lets a repository use a blob that another one uses.';
+
+
+create function unlink_blob(repository text, digest text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+    key bytea := digest_bytes(digest);
+begin
+    perform _require_blob(r, key);
+    if exists (
+        select from layers as l
+        where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
+    ) or exists (
+        select from manifests as m
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+            and m.configuration_blob_digest = key
+    ) then
+        perform _refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest),
+            'It could not be pulled any more.', 'Delete the manifest first.');
+    end if;
+    delete from repository_blobs as l
+    where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key;
+end;
+$$;
+
+comment on function unlink_blob(text, text) is
+    'Takes a blob away from a repository, none of whose manifests uses it.';
+
+
+create function has_blob(repository text, digest text)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+    key bytea := digest_bytes(digest);
+begin
+    return exists (
+        select from repository_blobs as l
+        where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
+    ) and gc.keep_alive('blob', key::text);
+end;
+$$;
+
+comment on function has_blob(text, text) is
+    'Whether the repository has the blob. If so, it stays long enough to push a manifest.';
+
+
+create function get_blob(
+    repository text, digest text, out url text, out size bigint, out media_type text
+)
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+declare
+    key bytea := digest_bytes(digest);
+begin
+    perform _require_blob(find_repository(repository), key);
+    select blob_url(b.digest), b.size, b.media_type into url, size, media_type
+    from blobs as b
+    where b.digest = key;
+end;
+$$;
+
+comment on function get_blob(text, text) is
+    'Where a blob of the repository is to be read; raises ZR001 if it has none such.';
+
+
+-- Reading a manifest ---------------------------------------------------------------------------
+-- Nothing in it is believed. What is not understood is refused, never skipped.
+
+create type _descriptor as (position integer, digest bytea, size bigint, media_type text);
+
+comment on type _descriptor is 'What a manifest says about a blob or another manifest.';
+
+
+create function _refuse_manifest(reason text)
+    returns void
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+begin
+    perform _refuse('ZR006', 'this manifest is not valid', reason,
+        'Push an OCI image manifest or index, or a Docker manifest or list of schema version 2.');
+end;
+$$;
+
+comment on function _refuse_manifest(text) is 'Raises ZR006.';
+
+
+-- Two readers may disagree about a name that occurs twice, or twice but for its case: who pulls
+-- would get other layers than those that are kept.
+create function _has_ambiguous_names(document json)
+    returns boolean
+    language sql
+    immutable
+    set search_path from current
+as $$
+    select exists (
+        select
+        from (
+            select document
+            union all
+            select document -> m from unnest(array['config', 'subject']) as m
+            union all
+            select e
+            from unnest(array['layers', 'manifests']) as m
+            cross join lateral json_array_elements(
+                case json_typeof(document -> m) when 'array' then document -> m end) as e
+        ) as o(object)
+        where json_typeof(o.object) = 'object' and (
+            select count(distinct lower(k)) < count(*) from json_object_keys(o.object) as k
+        )
+    )
+$$;
+
+comment on function _has_ambiguous_names(json) is
+    'Whether a part of a manifest that matters gives one name two values.';
+
+
+create function _read_manifest(payload bytea)
+    returns jsonb
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+declare
+    text text;
+    document jsonb;
+    flaw text;
+begin
+    if coalesce(octet_length(payload) > 4194304, true) then
+        perform _refuse_manifest('it is bigger than 4 MiB, or null');
+    end if;
+    begin
+        text := convert_from(payload, 'UTF8');
+        document := text::jsonb;
+        if _has_ambiguous_names(text::json) then
+            flaw := 'a name occurs twice in one object';
+        end if;
+    exception
+        when data_exception or program_limit_exceeded then
+            flaw := sqlerrm;
+    end;
+    if flaw is null and document -> 'schemaVersion' is distinct from '2' then
+        flaw := 'its schemaVersion is not 2';
+    end if;
+    if flaw is not null then
+        perform _refuse_manifest(flaw);
+    end if;
+    return document;
+end;
+$$;
+
+comment on function _read_manifest(bytea) is
+    'A payload as a document; raises ZR006 if it is not one of schema version 2.';
+
+
+create function _is_list(media_type text)
+    returns boolean
+    language sql
+    immutable
+    set search_path from current
+as $$
+    select case
+        when media_type in (
+            'application/vnd.oci.image.manifest.v1+json',
+            'application/vnd.docker.distribution.manifest.v2+json') then false
+        when media_type in (
+            'application/vnd.oci.image.index.v1+json',
+            'application/vnd.docker.distribution.manifest.list.v2+json') then true
+    end
+$$;
+
+comment on function _is_list(text) is
+    'Whether manifests of this media type list others; null: it is none of a manifest.';
+
+
+-- A document that looks like both an image and a list means what its media type says to one reader,
+-- and the other to the next.
+create function _media_type(document jsonb, said text)
+    returns text
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+declare
+    written text := document ->> 'mediaType';
+    is_list boolean := document -> 'manifests' is not null;
+    media_type text := coalesce(written, said, case
+        when is_list then 'application/vnd.oci.image.index.v1+json'
+        else 'application/vnd.oci.image.manifest.v1+json'
+    end);
+begin
+    if written <> said then
+        perform _refuse_manifest(format('it is %s and was said to be %s', written, said));
+    elsif _is_list(media_type) is distinct from is_list then
+        perform _refuse_manifest(format('%s does not fit what it contains', media_type));
+    elsif is_list and (document -> 'layers' is not null or document -> 'config' is not null)
+        or jsonb_typeof(document -> case when is_list then 'manifests' else 'layers' end)
+            is distinct from 'array'
+        or not is_list and jsonb_typeof(document -> 'config') is distinct from 'object'
+    then
+        perform _refuse_manifest('it must be either a configuration with layers, or a list');
+    end if;
+    return media_type;
+end;
+$$;
+
+comment on function _media_type(jsonb, text) is
+    'What kind of manifest it is; raises ZR006 if what it says of itself does not fit.';
+
+
+create function _is_descriptor(value jsonb)
+    returns boolean
+    language sql
+    immutable
+    set search_path from current
+as $$
+    select coalesce(
+        jsonb_typeof(value) = 'object'
+        and jsonb_typeof(value -> 'mediaType') = 'string'
+        and jsonb_typeof(value -> 'digest') = 'string'
+        and value ->> 'digest' ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$'
+        and case when jsonb_typeof(value -> 'size') = 'number' then
+            (value -> 'size')::numeric between 0 and 1125899906842624
+            and scale((value -> 'size')::numeric) = 0
+        end,
+        false)
+$$;
+
+comment on function _is_descriptor(jsonb) is
+    'Whether this has a media type, a digest, and a size between nothing and a pebibyte.';
+
+
+create function _descriptors(document jsonb, member text)
+    returns _descriptor[]
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+declare
+    listed jsonb := coalesce(nullif(document -> member, 'null'), '[]');
+    wrong jsonb;
+begin
+    if jsonb_typeof(listed) <> 'array' then
+        listed := jsonb_build_array(listed);
+    end if;
+    select e into wrong from jsonb_array_elements(listed) as e where not _is_descriptor(e) limit 1;
+    if found then
+        perform _refuse_manifest(format('%s: %s', member, left(wrong::text, 200)));
+    end if;
+    return array(
+        select row(n, digest_bytes(e ->> 'digest'), (e -> 'size')::bigint, e ->> 'mediaType')
+            ::_descriptor
+        from jsonb_array_elements(listed) with ordinality as o(e, n)
+        order by n
+    );
+end;
+$$;
+
+comment on function _descriptors(jsonb, text) is
+    'What a member of a manifest refers to; raises ZR006 for what is not a reference.';
+
+
+-- Manifests ------------------------------------------------------------------------------------
+
+create function _is_foreign(media_type text)
+    returns boolean
+    language sql
+    immutable
+    set search_path from current
+as $$
+    select media_type like 'application/vnd.oci.image.layer.nondistributable.%'
+        or media_type like 'application/vnd.docker.image.rootfs.foreign.%'
+$$;
+
+comment on function _is_foreign(text) is
+    'Whether layers of this media type are pulled from elsewhere, and need not be pushed.';
+
+
+-- Locks them all, so that a review leaves them alone until their references are committed.
+create function _lock_blobs(r repositories, wanted _descriptor[])
+    returns _descriptor[]
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    d record;
+    present _descriptor[] := array[]::_descriptor[];
+begin
+    for d in
+        select w as descriptor, w.digest, w.media_type, w.size, b.size as known
+        from unnest(wanted) as w
+        left join lateral (
+            select o.size from blobs as o
+            where o.digest = w.digest
+                and exists (
+                    select from repository_blobs as l
+                    where l.namespace_id = r.namespace_id and l.repository_id = r.id
+                        and l.digest = w.digest
+                )
+            for key share
+        ) as b on true
+    loop
+        if d.known is not null and d.known <> d.size then
+            perform _refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
+                digest_text(d.digest), d.known, d.size), 'Write its true size in the manifest.');
+        elsif d.known is not null then
+            present := present || d.descriptor;
+        elsif not _is_foreign(d.media_type) then
+            perform _refuse('ZR005', format('"%s" has no blob %s', r.path, digest_text(d.digest)),
+                'The manifest refers to it.', 'Upload or mount it, and push the manifest again.');
+        end if;
+    end loop;
+    return present;
+end;
+$$;
+
+comment on function _lock_blobs(repositories, _descriptor[]) is
+    'Those of the blobs that are in the repository, locked. Raises ZR005 if one is missing that '
+    'has to be there, and ZR010 if one has another size.';
+
+
+create function _lock_children(r repositories, wanted _descriptor[])
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    d record;
+    present bigint[] := array[]::bigint[];
+begin
+    for d in
+        select w.digest, m.id
+        from unnest(wanted) as w
+        left join lateral (
+            select o.id from manifests as o
+            where o.namespace_id = r.namespace_id and o.repository_id = r.id
+                and o.digest = w.digest
+            for key share
+        ) as m on true
+    loop
+        if d.id is null then
+            perform _refuse('ZR005',
+                format('"%s" has no manifest %s', r.path, digest_text(d.digest)),
+                'The list refers to it.', 'Push it, and push the list again.');
+        end if;
+        present := present || d.id;
+    end loop;
+    return present;
+end;
+$$;
+
+comment on function _lock_children(repositories, _descriptor[]) is
+    'The manifests of a list, locked; raises ZR005 if one is missing.';
+
+
+create function _lock_manifest(r repositories, digest bytea)
+    returns bigint
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+begin
+    return (
+        select m.id from manifests as m
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+            and m.digest = _lock_manifest.digest
+        for key share
+    );
+end;
+$$;
+
+comment on function _lock_manifest(repositories, bytea) is
+    'The id of a manifest, locked so that a reference to it can be made; null: it is not there.';
+
+
+create function _refuse_unknown_manifest(r repositories, reference text)
+    returns void
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+begin
+    perform _refuse('ZR007', format('"%s" has no manifest %s', r.path, reference),
+        'It was never pushed there, or has been deleted or collected.', 'Push it.');
+end;
+$$;
+
+comment on function _refuse_unknown_manifest(repositories, text) is 'Raises ZR007.';
+
+
+-- A manifest and its subject may be pushed at once, neither seeing the other: whoever comes second
+-- waits here, and then sees the first. The one lock is taken for what is pushed, the other,
+-- shared, for what it is about.
+create function _await_relatives(r repositories, digest bytea, subject bytea)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    own bigint := hashtextextended(digest::text, r.id);
+    other bigint := hashtextextended(subject::text, r.id);
+begin
+    if other < own then
+        perform pg_advisory_xact_lock_shared(other);
+    end if;
+    perform pg_advisory_xact_lock(own);
+    if other > own then
+        perform pg_advisory_xact_lock_shared(other);
+    end if;
+end;
+$$;
+
+comment on function _await_relatives(repositories, bytea, bytea) is
+    'Waits for others who push this manifest, its subject or its referrers.';
+
+
+create function _add_references(r repositories, manifest_id bigint, document jsonb)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+begin
+    insert into layers (
+        namespace_id, repository_id, manifest_id, position, digest, size, media_type
+    )
+    select r.namespace_id, r.id, manifest_id, d.position, d.digest, d.size, d.media_type
+    from unnest(_lock_blobs(r, _descriptors(document, 'layers'))) as d;
+
+    insert into manifest_references (namespace_id, repository_id, parent_id, child_id)
+    select distinct r.namespace_id, r.id, manifest_id, c
+    from unnest(_lock_children(r, _descriptors(document, 'manifests'))) as c;
+
+    insert into referrers (namespace_id, repository_id, subject_id, manifest_id)
+    select r.namespace_id, r.id, s.id, manifest_id
+    from unnest(_descriptors(document, 'subject')) as d
+    cross join lateral _lock_manifest(r, d.digest) as s(id)
+    where s.id is not null
+    union
+    select r.namespace_id, r.id, manifest_id, m.id
+    from manifests as p
+    join manifests as m on m.namespace_id = p.namespace_id and m.repository_id = p.repository_id
+        and m.subject_digest = p.digest
+    where p.namespace_id = r.namespace_id and p.repository_id = r.id and p.id = manifest_id;
+end;
+$$;
+
+comment on function _add_references(repositories, bigint, jsonb) is
+    'Writes down what a manifest refers to, and which manifests were waiting for it.';
+
+
+-- Null if it is there already.
+create function _add_manifest(
+    r repositories, digest bytea, media_type text, payload bytea, document jsonb
+)
+    returns bigint
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    config _descriptor := (_lock_blobs(r, _descriptors(document, 'config')))[1];
+    subject _descriptor := (_descriptors(document, 'subject'))[1];
+    added bigint;
+begin
+    perform _await_relatives(r, digest, subject.digest);
+    insert into manifests (
+        namespace_id, repository_id, digest, media_type, artifact_type, payload,
+        configuration_blob_digest, subject_digest, total_size
+    )
+    values (
+        r.namespace_id, r.id, digest, media_type,
+        coalesce(document ->> 'artifactType', config.media_type), payload,
+        config.digest, subject.digest,
+        coalesce(config.size, 0) + (
+            select coalesce(sum(d.size), 0) from unnest(_descriptors(document, 'layers')) as d
+        )
+    )
+    on conflict do nothing
+    returning id into added;
+    if found then
+        perform _add_references(r, added, document);
+    end if;
+    return added;
+end;
+$$;
+
+comment on function _add_manifest(repositories, bytea, text, bytea, jsonb) is
+    'Inserts a manifest with all it refers to; returns its id, or null if it is there already.';
+
+
+create function _require_tag(name text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+begin
+    if name ~ '^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$' then
+        return;
+    end if;
+    perform _refuse('ZR020', 'a tag cannot be called so', coalesce(left(name, 200), 'null'),
+        'Use at most 128 letters, digits, and _ . - after the first.');
+end;
+$$;
+
+comment on function _require_tag(text) is 'Raises ZR020 for what is not a tag.';
+
+
+create function _set_tag(r repositories, name text, manifest_id bigint)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+begin
+    insert into tags as t (namespace_id, repository_id, name, manifest_id)
+    values (r.namespace_id, r.id, name, manifest_id)
+    on conflict on constraint tags_pkey do update
+    set manifest_id = excluded.manifest_id, updated_at = now()
+    where t.manifest_id <> excluded.manifest_id;
+end;
+$$;
+
+comment on function _set_tag(repositories, text, bigint) is
+    'Creates a tag or sets it to another manifest, which must be locked.';
+
+
+-- With a digest for a reference, that is what the payload must have.
+create function _payload_digest(payload bytea, reference text)
+    returns bytea
+    language plpgsql
+    immutable
+    set search_path from current
+as $$
+declare
+    digest bytea := case
+        when starts_with(reference, 'sha512:') then '\x02'::bytea || sha512(payload)
+        else '\x01'::bytea || sha256(payload)
+    end;
+begin
+    if (case when reference like '%:%' then digest_bytes(reference) <> digest end) then
+        perform _refuse('ZR004', 'this is not the digest of the payload',
+            format('The digest is %s.', digest_text(digest)), 'Push what was signed, unchanged.');
+    end if;
+    return digest;
+end;
+$$;
+
+comment on function _payload_digest(bytea, text) is
+    'The digest of a payload; raises ZR004 if it was pushed under another.';
+
+
+create function put_manifest(
+    repository text, payload bytea, reference text default null, media_type text default null
+)
+    returns text
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+    document jsonb := _read_manifest(payload);
+    kind text := _media_type(document, media_type);
+    digest bytea := _payload_digest(payload, reference);
+    is_tag boolean := coalesce(reference not like '%:%', false);
+    manifest_id bigint;
+begin
+    if is_tag then
+        perform _require_tag(reference);
+    end if;
+    -- One that is there may be due for a review, so it is kept alive; or gone a moment later, and
+    -- then there is room for it.
+    loop
+        manifest_id := _add_manifest(r, digest, kind, payload, document);
+        exit when manifest_id is not null;
+        manifest_id := _lock_manifest(r, digest);
+        exit when gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
+    end loop;
+    if is_tag then
+        perform _set_tag(r, reference, manifest_id);
+    end if;
+    return digest_text(digest);
+end;
+$$;
+
+comment on function put_manifest(text, bytea, text, text) is
+    'Pushes an image manifest or a list, by tag or by digest, and returns its digest. All that it '
+    'refers to must be in the repository, but its subject may come later.';
+
+
+create function tag(repository text, name text, digest text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+    manifest_id bigint := _lock_manifest(r, digest_bytes(digest));
+begin
+    perform _require_tag(name);
+    if manifest_id is null then
+        perform _refuse_unknown_manifest(r, digest);
+    end if;
+    perform _set_tag(r, name, manifest_id);
+end;
+$$;
+
+comment on function tag(text, text, text) is
+    'Gives a manifest a tag, or switches the tag to it.';
+
+
+create function untag(repository text, name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+begin
+    perform _require_tag(name);
+    delete from tags as t
+    where t.namespace_id = r.namespace_id and t.repository_id = r.id and t.name = untag.name;
+    if not found then
+        perform _refuse_unknown_manifest(r, name);
+    end if;
+end;
+$$;
+
+comment on function untag(text, text) is
+    'Removes a tag. Its manifest is collected unless something else keeps it.';
+
+
+create function get_manifest(
+    repository text, reference text, out digest text, out media_type text, out payload bytea
+)
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+declare
+    r repositories := find_repository(repository);
+    manifest_id bigint;
+begin
+    if reference like '%:%' then
+        select m.id into manifest_id from manifests as m
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+            and m.digest = digest_bytes(reference);
+    else
+        select t.manifest_id into manifest_id from tags as t
+        where t.namespace_id = r.namespace_id and t.repository_id = r.id and t.name = reference;
+    end if;
+    select digest_text(m.digest), m.media_type, m.payload into digest, media_type, payload
+    from manifests as m
+    where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = manifest_id;
+    if not found then
+        perform _refuse_unknown_manifest(r, reference);
+    end if;
+end;
+$$;
+
+comment on function get_manifest(text, text) is
+    'A manifest by its tag or digest, byte for byte; raises ZR007 if there is none.';
+
+
+create function delete_manifest(repository text, digest text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path from current
+as $$
+declare
+    r repositories := _enter(repository);
+    doomed bigint;
+begin
+    select m.id into doomed from manifests as m
+    where m.namespace_id = r.namespace_id and m.repository_id = r.id
+        and m.digest = digest_bytes(delete_manifest.digest)
+    for update;
+    if not found then
+        perform _refuse_unknown_manifest(r, digest);
+    end if;
+    if exists (
+        select from manifest_references as l
+        where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.child_id = doomed
+    ) then
+        perform _refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
+            'A list keeps its children.', 'Delete the list first.');
+    end if;
+    delete from manifests as m
+    where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = doomed;
+end;
+$$;
+
+comment on function delete_manifest(text, text) is
+    'Deletes a manifest that no list has, with its tags. What refers to it is collected later.';
+
+
+create function list_tags(repository text, n integer default null, last text default null)
+    returns setof text
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+declare
+    r repositories := find_repository(repository);
+begin
+    return query
+        select t.name from tags as t
+        where t.namespace_id = r.namespace_id and t.repository_id = r.id
+            and (last is null or t.name > last)
+        order by t.name
+        limit n;
+end;
+$$;
+
+comment on function list_tags(text, integer, text) is
+    'The tags of a repository in order: the first n that come after the last one seen.';
+
+
+create function list_referrers(repository text, subject text, kind text default null)
+    returns table (
+        digest text, media_type text, artifact_type text, size bigint, annotations jsonb
+    )
+    language plpgsql
+    stable
+    set search_path from current
+as $$
+declare
+    r repositories := find_repository(repository);
+begin
+    return query
+        select digest_text(m.digest), m.media_type, m.artifact_type,
+            octet_length(m.payload)::bigint, convert_from(m.payload, 'UTF8')::jsonb -> 'annotations'
+        from manifests as m
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+            and m.subject_digest = digest_bytes(subject)
+            and (kind is null or m.artifact_type = kind)
+        order by m.id;
+end;
+$$;
+
+comment on function list_referrers(text, text, text) is
+    'The manifests that are about another one, which need not be there; those of a kind, or all.';
+
+
+-- Usage ----------------------------------------------------------------------------------------
+-- Asked for one repository or namespace, each reads only that one's rows.
+
+create view repository_usage as
+select r.path as repository, m.manifests, m.logical_bytes, b.deduplicated_bytes
+from repositories as r
+cross join lateral (
+    select count(*), coalesce(sum(m.total_size), 0)
+    from manifests as m
+    where m.namespace_id = r.namespace_id and m.repository_id = r.id
+) as m(manifests, logical_bytes)
+cross join lateral (
+    select coalesce(sum(u.size), 0)
+    from (
+        select l.digest, l.size from layers as l
+        where l.namespace_id = r.namespace_id and l.repository_id = r.id
+        union
+        select c.digest, c.size
+        from manifests as m
+        join blobs as c on c.digest = m.configuration_blob_digest
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+    ) as u
+) as b(deduplicated_bytes)
+where r.state = 'active';
+
+comment on view repository_usage is 'How much of the store each active repository uses.';
+comment on column repository_usage.repository is 'The repository.';
+comment on column repository_usage.manifests is 'How many manifests it has.';
+comment on column repository_usage.logical_bytes is
+    'What its manifests add up to, each with all its layers.';
+comment on column repository_usage.deduplicated_bytes is
+    'What it would take in a store of its own: each blob once.';
+
+
+create view namespace_usage as
+select n.name as namespace, r.repositories, m.manifests, m.logical_bytes, b.deduplicated_bytes
+from namespaces as n
+cross join lateral (
+    select count(*), coalesce(array_agg(r.id), '{}')
+    from repositories as r
+    where r.namespace_id = n.id and r.state = 'active'
+) as r(repositories, ids)
+cross join lateral (
+    select count(*), coalesce(sum(m.total_size), 0)
+    from manifests as m
+    where m.namespace_id = n.id and m.repository_id = any (r.ids)
+) as m(manifests, logical_bytes)
+cross join lateral (
+    select coalesce(sum(u.size), 0)
+    from (
+        select l.digest, l.size from layers as l
+        where l.namespace_id = n.id and l.repository_id = any (r.ids)
+        union
+        select c.digest, c.size
+        from manifests as m
+        join blobs as c on c.digest = m.configuration_blob_digest
+        where m.namespace_id = n.id and m.repository_id = any (r.ids)
+    ) as u
+) as b(deduplicated_bytes);
+
+comment on view namespace_usage is 'How much of the store each namespace uses.';
+comment on column namespace_usage.namespace is 'The namespace.';
+comment on column namespace_usage.repositories is 'How many active repositories it has.';
+comment on column namespace_usage.manifests is 'How many manifests are in them.';
+comment on column namespace_usage.logical_bytes is
+    'What its manifests add up to, each with all its layers.';
+comment on column namespace_usage.deduplicated_bytes is
+    'What it would take in a store of its own: each blob once.';
+
+
+-- Collections ----------------------------------------------------------------------------------
+
+select gc.track('blobs', name => 'blob',
+    url => format('%I.blob_url(digest)', current_schema()),
+    size => 'size',
+    label => format('%I.digest_text(digest)', current_schema()),
+    owned => array['repository_blobs'],
+    events => '{
+        "blob_insert": "blob_upload",
+        "manifests_delete": "manifest_delete",
+        "layers_delete": "layer_delete"
+    }');
+
+select gc.track('manifests', name => 'manifest',
+    label => format('%I.digest_text(digest)', current_schema()),
+    owned => array[
+        'layers',
+        'manifest_references(namespace_id, repository_id, parent_id)',
+        'referrers(namespace_id, repository_id, subject_id)'
+    ],
+    events => '{
+        "manifest_insert": "manifest_upload",
+        "manifest_references_delete": "manifest_list_delete",
+        "referrers_delete": "subject_delete",
+        "tags_delete": "tag_delete",
+        "tags_update": "tag_switch"
+    }');
+
+-- What keeps a manifest goes before it, and links go last.
+select gc.track('repositories', name => 'repository',
+    label => 'path',
+    condition => format('%I.is_abandoned(state, created_at)', current_schema()),
+    owned => array[
+        'tags', 'manifest_references', 'referrers', 'layers', 'manifests', 'repository_blobs'
+    ]);
+
+-- One that is not filled within 2 minutes is reviewed then, one that is deleted at once.
+insert into gc.review_after_defaults
+values ('repository_insert', '2 minutes'), ('repository_update', '0')
+on conflict do nothing;

@@ -1,0 +1,81 @@
+-- The registry preset: a container registry's tables and operations, in a schema of its own.
+--
+-- They stand, as plain SQL, in presets/registry.sql; the Makefile puts that text in here. What is
+-- made from it belongs to whoever calls gc.create_registry, and is no part of the extension.
+
+create function gc._registry_preset()
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $registry_preset$
+select $preset$
+@REGISTRY@
+$preset$
+$registry_preset$;
+
+comment on function gc._registry_preset() is 'The text of presets/registry.sql.';
+
+
+-- The store becomes part of a function's text: only letters that mean nothing there.
+create function gc._require_registry(store text, partitions integer)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(store !~ '^[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/@%+=,-]*[A-Za-z0-9]$', true) then
+        raise 'a registry needs a store'
+            using errcode = 'invalid_parameter_value',
+                detail = format('store is %s.', coalesce(store, 'null')),
+                hint = 'select gc.create_registry(store => ''s3://bucket/prefix'');';
+    end if;
+    if coalesce(partitions < 0, true) then
+        raise 'a registry cannot have % partitions', coalesce(partitions::text, 'null')
+            using errcode = 'invalid_parameter_value',
+                hint = 'Leave partitions out for none, or try 64.';
+    end if;
+    if exists (
+        select from gc.collections as c where c.name in ('blob', 'manifest', 'repository')
+    ) then
+        raise 'there is a registry in this database already, or a collection of its names'
+            using errcode = 'duplicate_object',
+                detail = 'A registry''s collections are blob, manifest and repository.',
+                hint = 'Create it in another database.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_registry(text, integer) is
+    'Raises for arguments from which no registry can be made.';
+
+
+create function gc.create_registry(
+    schema name default 'registry', store text default null, partitions integer default 0
+)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set client_min_messages = warning
+as $$
+-- @plpgsql_check_options: security_warnings = off
+declare
+    preset text := gc._registry_preset();
+begin
+    perform gc._require_owner();
+    perform gc._require_registry(store, partitions);
+    execute format('create schema %I', schema);
+    perform set_config('search_path', format('%I, pg_catalog, pg_temp', schema), true);
+    if partitions > 0 then
+        preset := regexp_replace(preset, '/\* (partition by [^*]*) \*/', '\1', 'g');
+    end if;
+    execute replace(replace(preset, '{store}', store), '{partitions}', partitions::text);
+end;
+$$;
+revoke all on function gc.create_registry(name, text, integer) from public;
+
+comment on function gc.create_registry(name, text, integer) is
+    'Creates a container registry in a new schema: tables, operations and collections. Objects are '
+    'under the store. With partitions, its tables are divided into so many.';

@@ -1,0 +1,144 @@
+-- Payloads: every broken or hostile manifest is refused as such, and leaves nothing behind.
+savepoint payloads;
+select registry.create_repository('acme/app') \g /dev/null
+select test.push('acme/app', 'good', '{base}', 'good') as good \gset
+
+create function test.invalid(payload bytea, what text, media_type text default null)
+    returns text language plpgsql as $$
+declare
+    code text := 'none';
+    before bigint := (select count(*) from registry.manifests);
+begin
+    begin
+        perform registry.put_manifest('acme/app', payload, 'evil', media_type);
+    exception
+        when others then code := sqlstate;
+    end;
+    return is(format('%s, %s more', code, (select count(*) from registry.manifests) - before),
+        'ZR006, 0 more', what || ' is refused');
+end;
+$$;
+
+-- Not a document at all.
+select test.invalid(null, 'null');
+select test.invalid('', 'nothing');
+select test.invalid('{', 'half a document');
+select test.invalid('[]', 'an array');
+select test.invalid('2', 'a number');
+select test.invalid('null', 'a null');
+select test.invalid('{}', 'an empty object');
+select test.invalid('\x00', 'a zero byte');
+select test.invalid('\xff7b7d', 'what is not UTF-8');
+select test.invalid('\xefbbbf7b7d', 'a byte order mark');
+select test.invalid(convert_to('{"a":"\u0000"}', 'UTF8'), 'a zero character');
+select test.invalid(convert_to('{"a":"\ud800"}', 'UTF8'), 'half a surrogate');
+select test.invalid(convert_to(repeat('[', 1000000), 'UTF8'), 'a document that is too deep');
+select test.invalid(convert_to(repeat('{"a":', 100000) || '1' || repeat('}', 100000), 'UTF8'),
+    'one that is deep and well-formed');
+select test.invalid(convert_to('{"a":1e999999}', 'UTF8'), 'a number that is too big');
+select test.invalid(convert_to('{"a":"' || repeat('x', 4194304) || '"}', 'UTF8'),
+    'more than 4 MiB');
+select test.invalid(test.bytes(test.image('good', '{base}')) || '\x00'::bytea, 'a zero at the end');
+select test.invalid(test.bytes(test.image('good', '{base}')) || '{}'::bytea, 'two documents');
+
+-- Not a manifest.
+create function test.changed(path text[], value jsonb) returns bytea language sql as
+$$ select test.bytes(jsonb_set(test.image('good', '{base}'), path, value)) $$;
+
+select test.invalid(test.changed('{schemaVersion}', v::jsonb), format('schema version %s', v))
+from unnest('{1, 3, 2.5, -2, "\"2\"", null, [2], true}'::text[]) as v;
+select test.invalid(test.bytes(test.image('good', '{base}') - m), 'a manifest without ' || m)
+from unnest('{schemaVersion, config, layers}'::text[]) as m;
+select test.invalid(test.changed('{mediaType}', v::jsonb), format('the media type %s', v))
+from unnest(array['"text/plain"', '""', '1', '[]', '{}',
+    '"application/vnd.oci.image.index.v1+json"',
+    '"application/vnd.docker.distribution.manifest.v1+prettyjws"']) as v;
+select test.invalid(test.bytes(test.image('good', '{base}')), 'another media type than it was said',
+    'application/vnd.docker.distribution.manifest.v2+json');
+select test.invalid(test.bytes(test.image('good', '{base}') - 'mediaType'),
+    'a media type that is none', 'text/plain');
+select test.invalid(test.bytes(test.image('good', '{base}') || '{"manifests": []}'),
+    'both an image and a list');
+select test.invalid(test.bytes(test.list('{}') || '{"layers": []}'), 'a list with layers');
+select test.invalid(test.bytes(test.list('{}') || '{"config": null}'),
+    'a list with a configuration of null');
+select test.invalid(test.bytes(test.list('{}') || '{"manifests": {}}'), 'a list that is an object');
+select test.invalid(test.bytes(test.list('{}') || '{"manifests": null}'), 'a list that is null');
+select test.invalid(test.changed(array[m], v::jsonb), format('%s: %s', m, v))
+from unnest('{layers, config}'::text[]) as m
+cross join unnest(array['1', '"x"', 'null', 'true']) as v;
+select test.invalid(test.changed('{layers}', '{}'), 'layers that are an object');
+select test.invalid(test.changed('{config}', '[]'), 'a configuration that is an array');
+select test.invalid(test.changed('{subject}', v::jsonb), format('subject: %s', v))
+from unnest(array['1', '"x"', '{}', '[1]', 'true']) as v;
+
+-- Not a descriptor.
+select test.invalid(test.changed('{layers, 0}', v::jsonb), format('the layer %s', v))
+from unnest(array['1', '"x"', 'null', '[]', '{}']) as v;
+select test.invalid(test.changed(array['layers', '0', m], v::jsonb),
+    format('a layer with %s %s', m, left(v, 40)))
+from (values
+    ('digest', '"x"'), ('digest', '1'), ('digest', 'null'), ('digest', '{}'),
+    ('digest', '"sha256:"'), ('digest', '"md5:d41d8cd98f00b204e9800998ecf8427e"'),
+    ('digest', to_json(upper(test.digest('base')))::text),
+    ('digest', to_json(test.digest('base') || '0')::text),
+    ('digest', to_json(test.digest('base') || E'\n')::text),
+    ('size', '-1'), ('size', '"4"'), ('size', '4.5'), ('size', 'null'), ('size', '1e16'),
+    ('size', '99999999999999999999999999'), ('size', '[]'),
+    ('mediaType', '1'), ('mediaType', 'null'), ('mediaType', '{}')
+) as w(m, v);
+select test.invalid(test.changed(array['config', m], 'null'), 'a configuration without ' || m)
+from unnest('{digest, size, mediaType}'::text[]) as m;
+
+-- A name that occurs twice means one thing to us and another to somebody else.
+create function test.doubled(member text, extra text) returns bytea language sql as $$
+    select convert_to(replace(test.image('good', '{base}')::text, format('"%s": ', member),
+        format('%s, "%s": ', extra, member)), 'UTF8')
+$$;
+select test.invalid(test.doubled('layers', '"layers": []'), 'layers twice');
+select test.invalid(test.doubled('layers', '"Layers": []'), 'layers and Layers');
+select test.invalid(test.doubled('config', '"config": {}'), 'a configuration twice');
+select test.invalid(test.doubled('schemaVersion', '"schemaVersion": 1'), 'a version twice');
+select test.invalid(test.doubled('digest', '"digest": "x"'), 'a digest twice in one object');
+
+-- What is well-formed and not there, or not as big as it says.
+select is(test.sqlstate_of(format('select registry.put_manifest(''acme/app'', %L)',
+    test.changed('{layers, 0, digest}', to_jsonb(test.digest('other'))))), 'ZR005',
+    'a layer that is unknown has an error of its own');
+select is(test.sqlstate_of(format('select registry.put_manifest(''acme/app'', %L)',
+    test.changed('{config, digest}', to_jsonb(test.digest('other'))))), 'ZR005',
+    'a configuration that is unknown too');
+select is(test.sqlstate_of(format('select registry.put_manifest(''acme/app'', %L)',
+    test.changed('{layers, 0, size}', '5'))), 'ZR010', 'and so does a size that is not true');
+select is(test.sqlstate_of(format('select registry.put_manifest(''acme/app'', %L)',
+    test.changed('{config, size}', '1'))), 'ZR010', 'also of the configuration');
+
+-- What is unusual and good.
+create function test.valid(payload bytea, what text, media_type text default null)
+    returns text language sql as $$
+    select lives_ok(format('select registry.put_manifest(''acme/app'', %L, null, %L)', payload,
+        media_type), what || ' is good')
+$$;
+select test.valid(test.bytes(test.image('good', '{base}') - 'mediaType'),
+    'an OCI manifest without a media type');
+select test.valid(test.bytes(test.list(array[:'good']) - 'mediaType'),
+    'an OCI index without a media type');
+select is((select media_type from registry.get_manifest('acme/app',
+    test.digest((test.list(array[:'good']) - 'mediaType')::text))),
+    'application/vnd.oci.image.index.v1+json', 'and is known for what it is');
+select test.valid(test.changed('{mediaType}',
+    '"application/vnd.docker.distribution.manifest.v2+json"'), 'a Docker manifest',
+    'application/vnd.docker.distribution.manifest.v2+json');
+select test.valid(test.bytes(test.list(array[:'good']) || '{"mediaType":
+    "application/vnd.docker.distribution.manifest.list.v2+json"}'), 'a Docker list');
+select test.valid(test.changed('{layers}', '[]'), 'an image without layers');
+select test.valid(test.changed('{subject}', 'null'), 'a subject of null');
+select test.valid(test.changed('{config, size}', '1.4e1'), 'a size with an exponent');
+select test.valid(convert_to(E' \n' || test.image('good', '{base}')::text || E'\n ', 'UTF8'),
+    'white space around it');
+select test.valid(test.changed('{annotations}', '{"ключ": "значение 🙂"}'), 'any language');
+
+select set_eq('select distinct test.name_of(digest) from registry.layers', '{base}'::text[],
+    'and no layer but those that were uploaded is anywhere');
+
+rollback to payloads;

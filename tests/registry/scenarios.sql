@@ -1,0 +1,18 @@
+-- The registry preset: SCENARIOS.md 1 to 18, its operations, its errors and its repositories. Races
+-- are in tests/specs/registry, 19 in bench/registry.py. Run with :partitions for both layouts.
+begin;
+select plan(336);
+set local client_min_messages = warning;
+update gc.settings set jitter = '1 minute';
+select gc.create_registry(store => 's3://bucket/images', partitions => :partitions) \g /dev/null
+\ir helpers.sql
+
+\ir tracking.sql
+\ir deciding.sql
+\ir operations.sql
+\ir payloads.sql
+\ir lifecycle.sql
+\ir layout.sql
+
+-- No finish(): what it counts went with the savepoints. The plan above is what is compared.
+rollback;

@@ -1,0 +1,3 @@
+-- The registry preset, with plain tables.
+\set partitions 0
+\ir ../registry/scenarios.sql
