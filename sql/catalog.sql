@@ -148,28 +148,32 @@ comment on type gc._reference is
 -- A foreign key on a partitioned table has a copy on every partition; conparentid tells the copies.
 create function gc._foreign_keys(target regclass)
     returns setof gc._reference
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select c.conrelid::regclass, f.columns, f.targets,
-        array(
-            select gc._operator(u.op)
-            from unnest(c.conpfeqop) with ordinality as u(op, n) order by u.n
-        ),
-        c.confdeltype,
-        f.targets @> k.names and k.names @> f.targets,
-        format('%s(%s)', c.conrelid::regclass, gc._idents(f.columns)),
-        null::integer
-    from gc._key(target) as k
-    cross join pg_constraint as c
-    cross join lateral (
-        select gc._columns(c.conrelid, c.conkey), gc._columns(c.confrelid, c.confkey)
-    ) as f(columns, targets)
-    where c.contype = 'f'
-        and c.conparentid = 0
-        and c.confrelid in (select * from gc._partitions(target))
-    order by 7, c.oid
+declare
+    k gc._key_columns := gc._key(target);
+    tables regclass[] := array(select gc._partitions(target));
+begin
+    return query
+        select c.conrelid::regclass, f.columns, f.targets,
+            array(
+                select gc._operator(u.op)
+                from unnest(c.conpfeqop) with ordinality as u(op, n) order by u.n
+            ),
+            c.confdeltype,
+            f.targets @> k.names and k.names @> f.targets,
+            format('%s(%s)', c.conrelid::regclass, gc._idents(f.columns)),
+            null::integer
+        from pg_constraint as c
+        cross join lateral (
+            select gc._columns(c.conrelid, c.conkey), gc._columns(c.confrelid, c.confkey)
+            offset 0
+        ) as f(columns, targets)
+        where c.contype = 'f' and c.conparentid = 0 and c.confrelid = any (tables)
+        order by 7, c.oid;
+end;
 $$;
 
 comment on function gc._foreign_keys(regclass) is

@@ -268,6 +268,7 @@ create function gc.claim(
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set jit = off
 as $$
 declare
     leased bigint[];

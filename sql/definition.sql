@@ -47,6 +47,18 @@ comment on function gc._require_table(regclass) is
     'Raises for what is not a table with a primary key.';
 
 
+create function gc._concurrently(relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select case when c.relkind = 'p' then '' else 'concurrently ' end from pg_class as c
+    where c.oid = relation $$;
+
+comment on function gc._concurrently(regclass) is
+    'How a hint asks for an index: what is partitioned cannot have one made concurrently.';
+
+
 -- Without an index, every review would read the whole referring table for every row.
 create function gc._require_indexes(target regclass)
     returns void
@@ -65,8 +77,8 @@ begin
         raise '% refers to "%" without an index', r.reference, target
             using errcode = 'invalid_table_definition',
                 detail = 'Every review would read that table from end to end.',
-                hint = format('create index concurrently on %s (%s);',
-                    r.referencing, gc._idents(r.columns));
+                hint = format('create index %son %s (%s);',
+                    gc._concurrently(r.referencing), r.referencing, gc._idents(r.columns));
     end if;
 end;
 $$;

@@ -5,12 +5,15 @@
 -- missing and stay where they are, because creating one locks a table.
 
 -- Oids and transaction ids are enough: it is compared only with what was computed from this very
--- catalog. After a dump is restored it differs, and the code is made again once.
-create function gc._catalog_facts(target regclass)
+-- catalog. After a dump is restored it differs, and the code is made again once. A review, which
+-- asks, goes by indexes only: that would be slow here.
+create function gc._catalog_facts(target regclass, functions name[])
     returns text
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = on
+    set enable_hashjoin = on
 as $$
 begin
     return (
@@ -47,14 +50,16 @@ begin
             from tables as t
             join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
             join pg_proc as f on f.oid = g.tgfoid
+            where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );
 end;
 $$;
 
-comment on function gc._catalog_facts(regclass) is
-    'All that the catalog knows of a table, its partitions, and what refers to them.';
+comment on function gc._catalog_facts(regclass, name[]) is
+    'All that the catalog knows of a table, its partitions, and what refers to them; but of the '
+    'triggers of blobgc only those with these functions: other collections have some there too.';
 
 
 create function gc._fingerprint(c gc.collections)
@@ -63,7 +68,7 @@ create function gc._fingerprint(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select md5(gc._catalog_facts(c.target) || (
+    select md5(gc._catalog_facts(c.target, c.functions) || (
         gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events,
         extract(epoch from c.undo), c.shared
     )::text)
@@ -176,7 +181,7 @@ create function gc._own_triggers(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select c.target, w.suffix, w.timing, w.tables, c.columns, null::name[], w.body
+    select c.target, w.suffix, w.timing, w.tables, c.columns, null::name[], true, w.body
     from (values
         ('_after_insert', 'after insert', 'referencing new table as new_rows',
             gc._after_insert_sql(c)),
@@ -204,7 +209,8 @@ create function gc._reference_triggers(c gc.collections)
 as $$
     select r.relation,
         format('_%s_%s_%s', o.timing, gc._short_name(c, r.relation), o.operation),
-        o.timing || ' ' || o.operation, o.tables, r.columns || l.columns, r.target_columns, b.body
+        o.timing || ' ' || o.operation, o.tables, r.columns || l.columns, r.target_columns,
+        r.target_columns is not null or l.links is not null, b.body
     from (
         select f.referencing, array_agg(distinct u.name),
             array_agg(distinct u.target) filter (where gc._needs_target(f))
@@ -267,7 +273,7 @@ comment on function gc._attach(gc._trigger, name) is
 
 
 -- Never cascade: a trigger of ours is dropped by name, then its function.
-create function gc._drop_functions(names name[])
+create function gc._drop_function(name name)
     returns void
     language plpgsql
     volatile
@@ -280,20 +286,47 @@ begin
         select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
         from pg_trigger as t
         join pg_proc as f on f.oid = t.tgfoid
-        where f.pronamespace = 'gc'::regnamespace and f.proname = any (names)
-            and t.tgparentid = 0
+        where f.pronamespace = 'gc'::regnamespace and f.proname = name and t.tgparentid = 0
         union all
         select format('drop function %s', f.oid::regprocedure)
         from pg_proc as f
-        where f.pronamespace = 'gc'::regnamespace and f.proname = any (names)
+        where f.pronamespace = 'gc'::regnamespace and f.proname = name
     loop
         perform gc._run(command);
     end loop;
 end;
 $$;
 
+comment on function gc._drop_function(name) is 'Drops a generated function, with its triggers.';
+
+
+-- A right is enough to create a trigger; only the table's owner can drop it.
+create function gc._drop_functions(names name[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    dropped name;
+begin
+    foreach dropped in array names loop
+        begin
+            perform gc._drop_function(dropped);
+        exception
+            when insufficient_privilege then
+                perform gc._run(format('create or replace function gc.%I() returns trigger '
+                    'language plpgsql as $f$begin return null; end;$f$', dropped));
+                raise warning 'a trigger stays that does nothing any more'
+                    using detail = format('gc.%I: %s.', dropped, sqlerrm),
+                        hint = 'The owner of the table can drop it.';
+        end;
+    end loop;
+end;
+$$;
+
 comment on function gc._drop_functions(name[]) is
-    'Drops generated functions, with their triggers.';
+    'Drops generated functions, with their triggers, as far as that is allowed.';
 
 
 create function gc._make_function(name name, source text)

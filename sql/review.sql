@@ -211,6 +211,7 @@ create function gc.review(batch integer default 1000)
     security definer
     set search_path = pg_catalog, pg_temp
     set lock_timeout = '2s'
+    set jit = off
 as $$
 declare
     names text[] := array(select c.name from gc.collections as c order by c.name);

@@ -111,6 +111,19 @@ comment on function gc._print_settings(gc.collections) is
     'The settings under which the columns that are used print in one way only.';
 
 
+-- A plan is kept as long as the session lasts, and it may be made while a table is empty. Whatever
+-- PostgreSQL is told to avoid looks so dear to it that it would also compile it.
+create function gc._index_settings()
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select E'set enable_seqscan = off\nset jit = off' $$;
+
+comment on function gc._index_settings() is
+    'The settings under which a plan goes by indexes, however small the tables are.';
+
+
 create function gc._not_itself(c gc.collections, r gc._reference, alias text)
     returns text
     language sql
@@ -267,7 +280,9 @@ as $$
         'due_at', case when c.undo = '0' then 'now()'
             else format('now() + interval %L', c.undo) end,
         'wait_for', case when c.shared then 'null::xid8' else '''0''::xid8' end,
-        'settings', gc._print_settings(c)
+        'settings', gc._print_settings(c),
+        'by_index', gc._index_settings()
+            || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'
     )
     from gc._key(c.target) as k
     cross join (select quote_ident(gc._alias(c.target))) as a(alias)
@@ -307,7 +322,7 @@ comment on function gc._function_sql(text, text, jsonb) is
 
 create type gc._trigger as (
     relation regclass, suffix text, timing text, tables text, columns name[],
-    target_columns name[], body text
+    target_columns name[], looks_up boolean, body text
 );
 
 comment on type gc._trigger is 'A trigger that a collection needs, and what it does.';
@@ -349,12 +364,10 @@ end;$template$,
                 E'\n        or gc._has_columns(to_regclass(%L)::text, %L) is not true',
                 c.target, gc._typed(c.target, t.target_columns))) end,
             'rows', case when t.tables like '%new_rows' then 'new_rows' else 'old_rows' end,
-            -- What follows a referring table prints nothing, and settings cost.
-            'settings', case
-                when t.suffix in ('_after_insert', '_after_update', '_after_delete')
-                    then gc._print_settings(c)
-                else ''
-            end,
+            -- Settings cost, so only what needs them has them.
+            'settings', concat_ws(E'\n',
+                case when t.relation = c.target then nullif(gc._print_settings(c), '') end,
+                case when t.looks_up then gc._index_settings() end),
             'body', t.body))
 $$;
 

@@ -193,10 +193,14 @@ create function gc._owned_in_part_sql(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
-this.waiting := array(
-    select f.place
+select array_agg(f.place) filter (where not f.held and (f.n = 1 or f.total <= this.room)),
+    array_agg(f.place) filter (where not f.held and f.n > 1 and f.total > this.room)
+into this.garbage, this.waiting
+from (
+    select o.place, o.held, count(*) filter (where not o.held) over w,
+        sum(1 + o.rows) filter (where not o.held) over w
     from (
-        select q.ctid, row_number() over w, sum(1 + o.rows) over w, o.rows <> o.locked
+        select q.ctid, q.entry, o.rows, o.rows <> o.locked
         from {queue} as q
         cross join lateral (
             select
@@ -204,13 +208,9 @@ this.waiting := array(
                 {locked_count}
         ) as o(rows, locked)
         where q.ctid = any (this.garbage)
-        window w as (order by q.entry)
-    ) as f(place, n, total, held)
-    where f.n > 1 and f.total > this.room or f.held
-);
-this.garbage := array(
-    select g from unnest(this.garbage) as g where g <> all (this.waiting)
-);$template$,
+    ) as o(place, entry, rows, held)
+    window w as (order by o.entry)
+) as f(place, held, n, total);$template$,
         gc._words(c) || jsonb_build_object(
             'owned_count', gc._owned_count_sql(c, ''),
             'locked_count', gc._owned_count_sql(c, ' for update skip locked')))
@@ -228,7 +228,6 @@ create function gc._owned_sql(c gc.collections)
 as $$
     select case when gc._owns_sql(c) is null then '' else gc._render($template$
 -- What it owns goes first: whole rows while there is room, or the first one in part.
-this.waiting := '{}';
 select
     {locked_total},
     {owned_total}
@@ -483,7 +482,7 @@ end if;$template$,
             'logged', gc._logged_sql(c),
             'not_waiting', case
                 when gc._owns_sql(c) is null then ''
-                else ' and q.ctid <> all (this.waiting)'
+                else ' and q.ctid <> all (coalesce(this.waiting, ''{}''))'
             end))
 $$;
 
@@ -499,6 +498,7 @@ create function gc._review_words(c gc.collections)
 as $$
     select gc._words(c) || jsonb_build_object(
         'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
+        'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
         'owned', gc._owned_sql(c),
         'owned_variables', case
@@ -529,8 +529,7 @@ create or replace function gc.{function}(
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off
-    set enable_mergejoin = off
+    {by_index}
     {settings}
 $template$, $template$
 #variable_conflict use_column
@@ -546,6 +545,7 @@ declare
     {owned_variables}
     step integer;
 begin
+    perform gc._require_read_committed({function_name});
     -- Nobody can add a foreign key from here on, and this code knows all that there are.
     if not gc._is_current({name}, {fingerprint}) then
         select f.* into reviewed, kept, deleted, busy, bytes, touched
@@ -652,8 +652,7 @@ create or replace function gc.{function}(
     volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off
-    set enable_hashjoin = off
-    set enable_mergejoin = off
+    {by_index}
     {settings}
 $template$, $template$
     {statement}$template$,

@@ -97,7 +97,8 @@ begin
     ) then
         raise warning 'nothing finds the rows of "%" by their url', c.target
             using detail = 'Rows may share an object: each deletion looks for a row that has it.',
-                hint = format('create index concurrently on %s ((%s));', c.target, c.url);
+                hint = format('create index %son %s ((%s));', gc._concurrently(c.target), c.target,
+                    c.url);
     end if;
 end;
 $$;

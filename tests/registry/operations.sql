@@ -189,4 +189,37 @@ select lives_ok($$select test.push('use/two', 'by app', '{shared}', 'app')$$,
 select lives_ok($$select registry.delete_repository('use/two')$$, 'and deletes');
 reset role;
 
+-- Manifests that are made from their parts.
+select registry.create_repository('parts/app') \g /dev/null
+select test.upload('parts/app', c) from unnest('{a config, base layer, top layer}'::text[]) as c
+\g /dev/null
+select registry.put_image('parts/app', test.digest('a config'),
+    array[test.digest('base layer'), test.digest('top layer')], 'v1') as image \gset
+select results_eq(
+    $$select l.position, l.digest, l.size
+    from registry.layers as l join registry.manifests as m on m.id = l.manifest_id
+    join registry.repositories as r on r.id = m.repository_id and r.path = 'parts/app'
+    order by 1$$,
+    $$values (1, registry.digest_bytes(test.digest('base layer')), 10::bigint),
+        (2, registry.digest_bytes(test.digest('top layer')), 9::bigint)$$,
+    'an image that is made from its parts has the layers that were named, in their order');
+select is((registry.get_manifest('parts/app', 'v1')).digest, :'image', 'and the tag');
+select registry.put_image('parts/app', test.digest('a config'), '{}', subject => :'image')
+    as signature \gset
+select results_eq(
+    format('select digest from registry.list_referrers(''parts/app'', %L)', :'image'),
+    array[:'signature'], 'an image may be about another one');
+select registry.put_list('parts/app', array[:'image', :'signature'], 'all') as list \gset
+select results_eq(
+    $$select child.digest from registry.manifest_references as o
+    join registry.manifests as child on child.id = o.child_id
+    join registry.repositories as r on r.id = child.repository_id and r.path = 'parts/app'
+    order by child.id$$,
+    array[registry.digest_bytes(:'image'), registry.digest_bytes(:'signature')],
+    'a list has the manifests that were named');
+select test.refused($$registry.put_image('parts/app', test.digest('a config'),
+    array[test.digest('nowhere')])$$, 'ZR005', 'a layer that is not there is missed');
+select test.refused($$registry.put_list('parts/app', array[test.digest('nowhere')])$$,
+    'ZR007', 'so is a manifest of a list');
+
 rollback to operations;

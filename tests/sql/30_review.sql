@@ -23,11 +23,25 @@ end;
 $$;
 select current_setting('app.serializable') as serializable \gset
 rollback;
+begin isolation level repeatable read;
+create table one (id integer primary key);
+select count(*) from gc.track('one') \g /dev/null
+do $$
+begin
+    perform gc.one_review();
+    perform set_config('app.generated', 'it ran', true);
+exception
+    when others then perform set_config('app.generated', sqlstate, true);
+end;
+$$;
+select current_setting('app.generated') as generated \gset
+rollback;
 
 begin;
-select plan(57);
+select plan(58);
 select is(:'repeatable_read'::text, '25001',
     'a review in a repeatable read is refused');
+select is(:'generated'::text, '25001', 'so is the review function of one collection');
 select is(:'serializable'::text, '25001',
     'a review in a serializable transaction is refused');
 
