@@ -55,6 +55,12 @@ $(PLAIN): $(SQL) presets/registry.sql Makefile $(EXTENSION).control
 
 plain: $(PLAIN)
 
+# From the comments in a database, because that is what a user can ask as well.
+reference: $(PLAIN)
+	tests/with_server sh -ec 'psql -Xq -v ON_ERROR_STOP=1 -f $(PLAIN); docs/generate' \
+	  > build/reference.md
+	cp build/reference.md docs/reference.md
+
 test lint:
 	tests/setup
 	$(MAKE) --no-print-directory install
@@ -65,11 +71,12 @@ help:
 	@echo 'make install    copy it to where PG_CONFIG says (DESTDIR is honoured)'
 	@echo 'make uninstall  remove it from there'
 	@echo 'make plain      build $(PLAIN), for psql, where no file can be copied'
+	@echo 'make reference  write docs/reference.md from the comments in the database'
 	@echo 'make test       install, and run every test in a private server'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain test lint help install uninstall clean
+.PHONY: all plain reference test lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)
