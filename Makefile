@@ -25,6 +25,7 @@ SQL = \
 	sql/track.sql \
 	sql/review.sql \
 	sql/status.sql \
+	sql/metrics.sql \
 	sql/rights.sql
 
 SCRIPT     = build/$(EXTENSION)--$(EXTVERSION).sql
