@@ -120,8 +120,7 @@ class Store:
     """A prefix under which objects may be deleted, and how the store is doing."""
 
     per_request = 1
-    longest_key = 1024  # Bytes: what GCS and S3 allow.
-    forbidden = {".", ".."}
+    forbidden = {".", ".."}  # Parts of a key.
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         self.prefix, self.timeout = prefix, options.timeout
@@ -134,9 +133,9 @@ class Store:
 
     def accepts(self, url: str) -> bool:
         """Whether it is the address of an object under the prefix, whoever reads it."""
-        parts = url[len(self.prefix):].split("/")
+        parts = re.split(r"[/\\]", url[len(self.prefix):])
         return (url.startswith(self.prefix) and parts != [""] and not self.forbidden & set(parts)
-                and len(self.key(url).encode()) <= self.longest_key
+                and len(self.key(url).encode()) <= 1024  # What GCS and S3 allow.
                 and not re.search(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]", url))
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
@@ -161,7 +160,6 @@ class Store:
 class FileStore(Store):
     """A folder. It is walked by descriptors, so that no symbolic link leads out of it."""
 
-    longest_key = 4096
     forbidden = {"", ".", ".."}  # Two slashes would give one file two addresses.
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
@@ -190,7 +188,6 @@ class GoogleStore(Store):
         adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=options.threads)
         self.client._http.mount("https://", adapter)
         self.client._http.mount("http://", adapter)
-        self.seen = -60.0
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         version = tombstones[0].generation
@@ -200,17 +197,11 @@ class GoogleStore(Store):
                 timeout=self.timeout, retry=None)
         except self.errors.PreconditionFailed:
             pass  # What is there was uploaded later: the version that was meant is gone.
-        except self.errors.NotFound:
-            self.require_bucket()
-        return [DELETED]
-
-    def require_bucket(self) -> None:
-        """The answer is 404 for a missing object, which is a success, and for a missing bucket."""
-        if time.monotonic() - self.seen > 60:
+        except self.errors.NotFound:  # A success for an object, but not for the bucket.
             with contextlib.suppress(self.errors.Forbidden):  # It may not be listed, but is there.
-                list(self.client.list_blobs(
-                    self.bucket, max_results=1, timeout=self.timeout, retry=None))
-            self.seen = time.monotonic()
+                list(self.client.list_blobs(self.bucket, max_results=1, timeout=self.timeout,
+                                            retry=None))
+        return [DELETED]
 
 
 class AmazonStore(Store):
@@ -244,10 +235,9 @@ def open_store(prefix: str, options: argparse.Namespace) -> Store:
     kind, extra = kinds[scheme]
     try:
         return kind(prefix.rstrip("/") + "/", options)
-    except ImportError as error:
-        raise Unusable(f"--store {prefix}: {error}: pip install 'blobgc[{extra}]'") from error
-    except Exception as error:  # The library's own: no credentials, no region.
-        raise Unusable(f"--store {prefix}: {reason(error)}") from error
+    except Exception as error:  # Or the library's own: no credentials, no region.
+        hint = f": pip install 'blobgc[{extra}]'" if isinstance(error, ImportError) else ""
+        raise Unusable(f"--store {prefix}: {reason(error)}{hint}") from error
 
 
 Request = tuple[Store, list[Tombstone], "concurrent.futures.Future[list[str]]"]
@@ -267,6 +257,9 @@ class Runner:
         self.claim_size, self.next_claim = int(min(options.batch, max(options.rate, 1))), 0.0
         self.counters: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self.crash: Exception | None = None
+        self.has_bar = options.once and sys.stderr.isatty() and not options.verbose
+        self.whole = sum(row["due"] + row["tombstones_waiting"]
+                         for row in self.database.rows("select * from gc.status()"))
 
     def run(self) -> None:
         """Until a signal comes, or with --once until nothing is due."""
@@ -291,6 +284,8 @@ class Runner:
         """Drains what is due, then sleeps until there is more."""
         while not self.stop.is_set():
             if step(database):
+                if self.has_bar:
+                    self.draw()
                 continue
             due = database.due_in()
             if self.options.once and (due > 0 or self.all_fail()):
@@ -381,13 +376,13 @@ class Runner:
                 lines.append(f"{name}{{{labels}}} {value}")
         return "\n".join(lines) + "\n"
 
-    def draw(self, whole: int) -> None:
-        """A bar on the terminal. What was due at first is the whole, and rows become objects."""
-        done = collections.Counter[str]()
+    def draw(self) -> None:
+        """A bar on the terminal. What was due at first is the whole; a row becomes an object."""
+        done: collections.Counter[str] = collections.Counter()
         for (what, *_), count in self.counters.copy().items():
             done[what] += count
         share = (done["rows_reviewed"] + done["objects_deleted"] + done["objects_failed"]) / max(
-            whole + done["rows_deleted"], 1)
+            self.whole + done["rows_deleted"], 1)
         print(f"\r[{'#' * int(30 * min(share, 1)):30}] {done['rows_deleted']:,} rows, "
               f"{done['objects_deleted']:,} objects, {done['bytes_deleted'] / 1e6:,.1f} MB ",
               end="", file=sys.stderr, flush=True)
@@ -441,6 +436,8 @@ def run(options: argparse.Namespace) -> int:
     if options.metrics_port:
         serve(runner, options.metrics_port)
     runner.run()
+    if runner.has_bar:
+        print(file=sys.stderr)
     return 1 if options.once and runner.all_fail() else 0
 
 
