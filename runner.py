@@ -5,40 +5,33 @@ is in the database; only where to delete is said here: under the prefixes given 
 nowhere else. The connection comes from libpq's variables (PGHOST, PGSERVICE, ...) or from --dsn.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import http.server
-import itertools
 import json
 import logging
 import os
 import re
-import secrets
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
 import psycopg
-from psycopg import errors
 from psycopg.rows import dict_row
 
 SPEAKS = "0.1"  # The versions of the extension that this file is written for.
 POLL = 0.5  # Seconds: how soon a signal is noticed, and how often we ask while something is due.
-TOLERANCE = 10  # Failures in a row after which a store is taken to fail as a whole.
-LONGEST_PAUSE = 60.0  # Seconds for which a failing store is left alone, at most.
+TOLERANCE, PAUSE = 10, 5.0  # A store that fails so often in a row is left alone, so many seconds.
 DELETED, RELEASED = "deleted", "released"  # The fate of an object; any other is why it failed.
-
+HINTS = {"3F000": "(create extension blobgc;)", "42883": "(alter extension blobgc update;)",
+         "42501": "(select gc.grant_runner('the role');)"}  # What to do, by SQLSTATE.
 log = logging.getLogger("blobgc")
 
 
@@ -68,34 +61,29 @@ class Database:
 
     def __init__(self, dsn: str, stop: threading.Event) -> None:
         self.dsn, self.stop = dsn, stop
-        self.connection = self.connect()
+        self.connect()
 
-    def connect(self) -> psycopg.Connection[dict[str, Any]]:
+    def connect(self) -> None:
         # PgBouncer in transaction mode knows no prepared statements. LISTEN does nothing there, and
         # no harm: the runner comes back when gc.next_due says.
-        connection = psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None,
-                                     row_factory=dict_row, tcp_user_timeout=60_000)
-        connection.add_notice_handler(lambda notice: log.warning("%s", notice.message_primary))
-        connection.execute("listen blobgc")
-        return connection
+        self.connection = psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None,
+                                          row_factory=dict_row, tcp_user_timeout=60_000)
+        self.connection.add_notice_handler(lambda notice: log.warning(notice.message_primary))
+        self.connection.execute("listen blobgc")
 
     def rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
         """Tries until it works: whatever the runner asks for may be asked for twice."""
-        for delay in itertools.chain((0.1, 0.2, 0.5, 1, 2, 5), itertools.repeat(10)):
+        delay = 0.1
+        while True:
             try:
                 if self.connection.closed:
-                    self.connection = self.connect()
+                    self.connect()
                 return self.connection.execute(query.encode(), arguments).fetchall()
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 log.warning("no answer from the database, next try in %s s: %s", delay, error)
                 if self.stop.wait(delay):
-                    break
-        raise SystemExit(0)  # Leases end by themselves.
-
-    def due_in(self) -> float:
-        """How many seconds it is until there is work, by the database's clock."""
-        wait: timedelta = self.rows("select gc.next_due() - now() as wait")[0]["wait"]
-        return wait.total_seconds()
+                    raise SystemExit(0) from error  # The leases end by themselves.
+                delay = min(2 * delay, 10)
 
     def is_notified(self, seconds: float) -> bool:
         """Waits for somebody to say that there is work."""
@@ -108,11 +96,10 @@ class Database:
         """Finds out whether all may be called that the runner calls: a batch of 0 is refused."""
         version = self.rows("select gc.version()")[0]["version"]
         if version.split(".")[:2] != SPEAKS.split("."):
-            raise Unusable(f"this runner is for blobgc {SPEAKS}, the database has {version}: take "
-                           "the runner of that version")
+            raise Unusable(f"the database has blobgc {version}: take the runner of that version")
         for call in (b"review(0)", b"claim('probe', 0)", b"confirm('probe', '{}')", b"next_due()",
                      b"fail('probe', '{}', '')", b"release('probe', '{}')", b"metrics limit 0"):
-            with contextlib.suppress(errors.InvalidParameterValue):
+            with contextlib.suppress(psycopg.errors.InvalidParameterValue):
                 self.connection.execute(b"select from gc." + call)
 
 
@@ -125,7 +112,7 @@ class Store:
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         self.prefix, self.timeout = prefix, options.timeout
         self.bucket, _, self.folder = prefix.partition("://")[2].partition("/")
-        self.streak, self.pause, self.paused_until, self.problem = 0, 0.5, 0.0, ""
+        self.failures, self.paused_until, self.problem = 0, 0.0, ""
 
     def key(self, url: str) -> str:
         """The object's name in its bucket, as it stands there: %2e is three characters."""
@@ -146,15 +133,11 @@ class Store:
         return max(self.paused_until - time.monotonic(), 0)
 
     def note(self, fates: list[str]) -> None:
-        """A store that does nothing but fail is left alone, for longer each time."""
-        if DELETED in fates:
-            self.streak, self.pause, self.paused_until = 0, 0.5, 0.0
-            return
-        self.streak, self.problem = self.streak + len(fates), fates[0]
-        if self.streak >= TOLERANCE and not self.pause_left():
-            self.pause = min(2 * self.pause, LONGEST_PAUSE)
-            self.paused_until = time.monotonic() + self.pause
-            log.warning("%s fails, next try in %s s: %s", self.prefix, self.pause, self.problem)
+        """A store that does nothing but fail is left alone for a while."""
+        self.failures = 0 if DELETED in fates else self.failures + len(fates)
+        if self.failures >= TOLERANCE and not self.pause_left():
+            self.paused_until, self.problem = time.monotonic() + PAUSE, fates[0]
+            log.warning("%s fails, next try in %s s: %s", self.prefix, PAUSE, self.problem)
 
 
 class FileStore(Store):
@@ -164,17 +147,16 @@ class FileStore(Store):
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         *folders, name = tombstones[0].url[len(self.prefix):].split("/")
-        at = os.open(f"/{self.folder}", os.O_RDONLY | os.O_DIRECTORY)
+        opened = [os.open(f"/{self.folder}", os.O_DIRECTORY)]
         try:
             for folder in folders:
-                outer, at = at, os.open(
-                    folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
-                os.close(outer)
-            os.unlink(name, dir_fd=at)
+                opened.append(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+            os.unlink(name, dir_fd=opened[-1])
         except FileNotFoundError:
             pass
         finally:
-            os.close(at)
+            for descriptor in opened:
+                os.close(descriptor)
         return [DELETED]
 
 
@@ -240,9 +222,6 @@ def open_store(prefix: str, options: argparse.Namespace) -> Store:
         raise Unusable(f"--store {prefix}: {reason(error)}{hint}") from error
 
 
-Request = tuple[Store, list[Tombstone], "concurrent.futures.Future[list[str]]"]
-
-
 class Runner:
     """Two loops, each with a connection: one reviews; the other claims, deletes and confirms."""
 
@@ -251,19 +230,19 @@ class Runner:
         self.database = Database(options.dsn, self.stop)
         self.database.check()
         self.stores = [open_store(prefix, options) for prefix in options.store]
-        self.elsewhere = Store("", options)
         self.pool = concurrent.futures.ThreadPoolExecutor(options.threads)
-        self.batches: collections.deque[list[Request]] = collections.deque()
+        self.batches = collections.deque[list[tuple[
+            list[Tombstone], concurrent.futures.Future[list[str]]]]]()
         self.claim_size, self.next_claim = int(min(options.batch, max(options.rate, 1))), 0.0
-        self.counters: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.counters = collections.Counter[str]()
         self.crash: Exception | None = None
-        self.has_bar = options.once and sys.stderr.isatty() and not options.verbose
         self.whole = sum(row["due"] + row["tombstones_waiting"]
                          for row in self.database.rows("select * from gc.status()"))
 
     def run(self) -> None:
         """Until a signal comes, or with --once until nothing is due."""
-        reviewer = threading.Thread(target=self.review_for_ever, daemon=True)
+        reviewer = threading.Thread(daemon=True, target=self.repeat, args=[
+            self.review, Database(self.options.dsn, self.stop)])
         reviewer.start()
         self.repeat(self.delete, self.database)
         while self.settle(self.database):
@@ -273,26 +252,23 @@ class Runner:
         if self.crash:
             raise self.crash
 
-    def review_for_ever(self) -> None:
-        try:
-            self.repeat(self.review, Database(self.options.dsn, self.stop))
-        except Exception as error:
-            self.crash = error
-            self.stop.set()
-
     def repeat(self, step: Callable[[Database], bool], database: Database) -> None:
         """Drains what is due, then sleeps until there is more."""
-        while not self.stop.is_set():
-            if step(database):
-                if self.has_bar:
+        try:
+            while not self.stop.is_set():
+                if step(database):
                     self.draw()
-                continue
-            due = database.due_in()
-            if self.options.once and (due > 0 or self.all_fail()):
-                return
-            for _ in range(int(max(due, POLL) / POLL)):
-                if self.stop.is_set() or database.is_notified(POLL):
-                    break
+                    continue
+                (wait,) = database.rows("select gc.next_due() - now()")[0].values()
+                due = wait.total_seconds()
+                if self.options.once and (due > 0 or self.all_fail()):
+                    return
+                for _ in range(int(max(due, POLL) / POLL)):
+                    if self.stop.is_set() or database.is_notified(POLL):
+                        break
+        except Exception as error:  # Both loops end with one.
+            self.crash = error
+            self.stop.set()
 
     def review(self, database: Database) -> bool:
         """A batch of each collection. Whether anything was due."""
@@ -301,7 +277,7 @@ class Runner:
             log.log(logging.INFO if row["reviewed"] else logging.DEBUG, "%(collection)s: reviewed "
                     "%(reviewed)s, deleted %(deleted)s, kept %(kept)s, failed %(failed)s", row)
             for what in ("reviewed", "deleted", "failed"):
-                self.counters[f"rows_{what}", "collection", row["collection"]] += row[what]
+                self.counters[f"rows_{what}"] += row[what]
         return any(row["reviewed"] for row in reviews)
 
     def delete(self, database: Database) -> bool:
@@ -315,20 +291,19 @@ class Runner:
 
     def claim(self, database: Database) -> bool:
         # The lease is counted from before the question; the database counts it from after.
-        now = time.monotonic()
-        by_store = collections.defaultdict(list)
+        now, by_store = time.monotonic(), collections.defaultdict(list)
         for row in database.rows(
                 "select id, url, generation, size from gc.claim(%s, %s, %s)", self.options.worker,
-                self.claim_size, timedelta(seconds=self.options.lease)):
-            takes = (store for store in self.stores if store.accepts(row["url"]))
-            by_store[next(takes, self.elsewhere)].append(Tombstone(**row))
+                self.claim_size, f"{self.options.lease} seconds"):
+            takers = [store for store in self.stores if store.accepts(row["url"])]
+            by_store[(takers or [Store("", self.options)])[0]].append(Tombstone(**row))
         batch = []
         for store, some in by_store.items():
             self.next_claim = max(self.next_claim, now - POLL) + len(some) / self.options.rate
             for i in range(0, len(some), store.per_request):
                 part = some[i:i + store.per_request]
-                request = self.pool.submit(self.attempt, store, part, now + self.options.lease / 2)
-                batch.append((store, part, request))
+                deadline = now + self.options.lease / 2
+                batch.append((part, self.pool.submit(self.attempt, store, part, deadline)))
         self.batches.extend([batch] if batch else [])
         return bool(batch)
 
@@ -348,12 +323,12 @@ class Runner:
     def settle(self, database: Database) -> bool:
         """Waits for the oldest batch, if any, and tells the database what came of it."""
         fates = collections.defaultdict(list)
-        for store, tombstones, request in self.batches.popleft() if self.batches else ():
+        for tombstones, request in self.batches.popleft() if self.batches else ():
             for tombstone, fate in zip(tombstones, request.result(), strict=True):
                 fates[fate].append(tombstone.id)
                 what = fate if fate in (DELETED, RELEASED) else "failed"
-                self.counters[f"objects_{what}", "store", store.prefix] += 1
-                self.counters[f"bytes_{what}", "store", store.prefix] += tombstone.size or 0
+                self.counters[f"objects_{what}"] += 1
+                self.counters[f"bytes_{what}"] += tombstone.size or 0
         for fate, ids in fates.items():
             if fate == DELETED:
                 database.rows("select gc.confirm(%s, %s)", self.options.worker, ids)
@@ -366,10 +341,9 @@ class Runner:
 
     def metrics(self) -> str:
         """For Prometheus: what this process has done, and what the database says."""
-        lines = [f'blobgc_runner_{what}_total{{{label}="{value}"}} {count}'
-                 for (what, label, value), count in sorted(self.counters.copy().items())]
-        with contextlib.suppress(psycopg.Error), psycopg.connect(
-                self.options.dsn, prepare_threshold=None) as connection:
+        lines = [f"# TYPE blobgc_runner_{what}_total counter\nblobgc_runner_{what}_total {count}"
+                 for what, count in sorted(self.counters.copy().items())]
+        with contextlib.suppress(psycopg.Error), psycopg.connect(self.options.dsn) as connection:
             for name, kind, text, labels, value in connection.execute("table gc.metrics"):
                 if not lines[-1:] or not lines[-1].startswith(f"{name}{{"):
                     lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
@@ -378,14 +352,12 @@ class Runner:
 
     def draw(self) -> None:
         """A bar on the terminal. What was due at first is the whole; a row becomes an object."""
-        done: collections.Counter[str] = collections.Counter()
-        for (what, *_), count in self.counters.copy().items():
-            done[what] += count
-        share = (done["rows_reviewed"] + done["objects_deleted"] + done["objects_failed"]) / max(
-            self.whole + done["rows_deleted"], 1)
-        print(f"\r[{'#' * int(30 * min(share, 1)):30}] {done['rows_deleted']:,} rows, "
-              f"{done['objects_deleted']:,} objects, {done['bytes_deleted'] / 1e6:,.1f} MB ",
-              end="", file=sys.stderr, flush=True)
+        done = self.counters
+        steps = done["rows_reviewed"] + done["objects_deleted"] + done["objects_failed"]
+        bar = "#" * min(30 * steps // max(self.whole + done["rows_deleted"], 1), 30)
+        if self.options.bar:
+            print(f"\r[{bar:30}] {done['rows_deleted']:,} rows, {done['objects_deleted']:,} "
+                  f"objects, {done['bytes_deleted'] / 1e6:,.1f} MB", end="", file=sys.stderr)
 
 
 def serve(runner: Runner, port: int) -> None:
@@ -415,60 +387,51 @@ class JsonFormatter(logging.Formatter):
 
 
 def run(options: argparse.Namespace) -> int:
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if options.log_json else logging.Formatter(
-        "%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    has_bar = options.once and sys.stderr.isatty() and not options.verbose
-    log.setLevel(logging.DEBUG if options.verbose else logging.ERROR if has_bar else logging.INFO)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    if options.log_json:
+        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+    options.bar = options.once and sys.stderr.isatty() and not options.verbose
+    log.setLevel("DEBUG" if options.verbose else "ERROR" if options.bar else "INFO")
     if min(options.batch, options.threads, options.rate) <= 0 or not (
             0 < 4 * options.timeout <= options.lease):
-        raise Unusable("numbers must be positive, and --lease at least four times --timeout, so "
-                       "that what is started in the first half of a lease ends within it")
+        raise Unusable("numbers must be positive, and --lease at least four times --timeout")
     runner = Runner(options)
 
     def end(number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)  # A second one ends the process at once.
         runner.stop.set()
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     if options.metrics_port:
         serve(runner, options.metrics_port)
     runner.run()
-    if runner.has_bar:
+    if options.bar:
         print(file=sys.stderr)
     return 1 if options.once and runner.all_fail() else 0
 
 
 def status(options: argparse.Namespace) -> int:
-    """A line for each thing that gc.status() tells, a column for each collection."""
-    found = Database(options.dsn, threading.Event()).rows("select * from gc.status()")
-    columns = [list(found[0])] if found else []
-    columns += [["" if value is None else f"{value}" for value in row.values()] for row in found]
-    for line in zip(*columns, strict=True):
-        widths = (max(map(len, column)) for column in columns)
-        print(*(cell.ljust(width) for cell, width in zip(line, widths, strict=True)), sep="  ")
+    for row in Database(options.dsn, threading.Event()).rows("select * from gc.status()"):
+        print(*(f"{name:22} {row[name]}" for name in row if row[name] is not None), "", sep="\n")
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="blobgc", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="blobgc", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="review rows and delete objects")
     for command in (running, commands.add_parser("status", help="what gc.status() says")):
         command.add_argument("--dsn", default="", help="connection string or URL")
     add = running.add_argument
-    add("--store", action="append", required=True, metavar="PREFIX",
-        help="delete under this alone: gs://bucket/dir/, s3://bucket/dir/ or file:///dir/")
+    add("--store", action="append", required=True, metavar="PREFIX", help="delete only under this")
     add("--once", action="store_true", help="end when nothing is due")
     add("--batch", type=int, default=1000, help="rows or objects at a time")
     add("--lease", type=float, default=300, help="seconds for which objects are claimed")
     add("--timeout", type=float, default=10, help="seconds for a request to a store")
     add("--threads", type=int, default=16, help="requests at a time")
     add("--rate", type=float, default=float("inf"), help="deletes a second, at most")
-    add("--worker", default=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
+    add("--worker", default=f"{os.uname().nodename}-{os.getpid()}-{os.urandom(3).hex()}",
         help="a name that no other runner has")
     add("--metrics-port", type=int, help="serve /metrics and /healthz there")
     add("--log-json", action="store_true", help="log lines of JSON")
@@ -476,14 +439,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return run(options) if options.command == "run" else status(options)
-    except errors.InsufficientPrivilege as error:
-        problem = f"{error.diag.message_primary}: select gc.grant_runner('role');"
-    except (errors.InvalidSchemaName, errors.UndefinedFunction) as error:
-        problem = f"{error.diag.message_primary}: create extension blobgc; or update it"
     except (Unusable, OSError, psycopg.Error) as error:
-        problem = str(error)
-    print(f"blobgc: {problem}", file=sys.stderr)
-    return 2
+        hint = HINTS.get(getattr(error, "sqlstate", None) or "", "")
+        print("blobgc:", str(error).partition("\n")[0], hint, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -159,12 +159,13 @@ def new_database(new_role: NewRole) -> Iterator[NewDatabase]:
     """Makes empty databases of the shared server, gone after the test."""
     made: list[str] = []
 
-    def make(owner: str | None = None) -> Database:
+    def make(owner: str | None = None, template: str = "template0") -> Database:
         name = f"blobgc_{os.getpid()}_{next(_numbers)}"
         with psycopg.connect(autocommit=True) as conn:
             conn.execute(
-                sql.SQL("create database {} owner {} template template0").format(
-                    sql.Identifier(name), sql.Identifier(owner or os.environ["PGUSER"])
+                sql.SQL("create database {} owner {} template {}").format(
+                    sql.Identifier(name), sql.Identifier(owner or os.environ["PGUSER"]),
+                    sql.Identifier(template),
                 )
             )
         made.append(name)

@@ -223,7 +223,7 @@ def test_a_server_that_is_not_there_is_a_failure(google: GoogleObjects) -> None:
     assert fate(store, google.prefix + "x") == "ConnectionError: Connection refused"
 
 
-def test_a_store_that_only_fails_is_left_alone_for_longer_each_time(files: FileObjects) -> None:
+def test_a_store_that_only_fails_is_left_alone_for_a_while(files: FileObjects) -> None:
     store = open_store(files)
     store.note(["503"] * (runner.TOLERANCE - 1))
     assert store.pause_left() == 0
@@ -231,19 +231,13 @@ def test_a_store_that_only_fails_is_left_alone_for_longer_each_time(files: FileO
     store.note(["503"] * (runner.TOLERANCE - 1))
     assert store.pause_left() == 0, "a success in between starts the count again"
     store.note(["503"])
-    first = store.pause_left()
-    assert 0 < first <= 1
+    assert 0 < store.pause_left() <= runner.PAUSE
+    until = store.paused_until
     store.note(["503"] * 100)
-    assert store.pause_left() <= first, "what was under way already is not counted again"
+    assert store.paused_until == until, "what was under way already does not make it longer"
     store.paused_until = 0
     store.note(["503"])
-    assert first < store.pause_left() <= 2
-    store.note([DELETED])
-    assert store.pause_left() == 0
-    for _ in range(20):
-        store.paused_until = 0
-        store.note(["503"] * runner.TOLERANCE)
-    assert store.pause_left() <= runner.LONGEST_PAUSE
+    assert store.pause_left() > 0, "one more failure is enough after that"
 
 
 @pytest.mark.parametrize("prefix", ["gs://", "bucket/x", "http://x/", "file://x/", "s3:///x", ""])
