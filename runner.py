@@ -172,11 +172,11 @@ class GoogleStore(Store):
         self.client._http.mount("http://", adapter)
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
-        version = tombstones[0].generation
+        version = int(tombstones[0].generation or 0) or None  # No object has the generation 0.
         try:
             self.client.bucket(self.bucket).delete_blob(
-                self.key(tombstones[0].url), if_generation_match=int(version) if version else None,
-                timeout=self.timeout, retry=None)
+                self.key(tombstones[0].url), if_generation_match=version, timeout=self.timeout,
+                retry=None)
         except self.errors.PreconditionFailed:
             pass  # What is there was uploaded later: the version that was meant is gone.
         except self.errors.NotFound:  # A success for an object, but not for the bucket.
@@ -259,8 +259,7 @@ class Runner:
                 if step(database):
                     self.draw()
                     continue
-                (wait,) = database.rows("select gc.next_due() - now()")[0].values()
-                due = wait.total_seconds()
+                due = database.rows("select gc.next_due() - now() as t")[0]["t"].total_seconds()
                 if self.options.once and (due > 0 or self.all_fail()):
                     return
                 for _ in range(int(max(due, POLL) / POLL)):
@@ -336,7 +335,8 @@ class Runner:
                 database.rows("select gc.release(%s, %s)", self.options.worker, ids)
             else:
                 database.rows("select gc.fail(%s, %s, %s)", self.options.worker, ids, fate)
-            log.info("%(objects)s objects: %(fate)s", {"objects": len(ids), "fate": fate})
+            log.log(logging.INFO if fate in (DELETED, RELEASED) else logging.WARNING,
+                    "%(objects)s objects: %(fate)s", {"objects": len(ids), "fate": fate})
         return bool(fates)
 
     def metrics(self) -> str:
@@ -391,7 +391,7 @@ def run(options: argparse.Namespace) -> int:
     if options.log_json:
         logging.getLogger().handlers[0].setFormatter(JsonFormatter())
     options.bar = options.once and sys.stderr.isatty() and not options.verbose
-    log.setLevel("DEBUG" if options.verbose else "ERROR" if options.bar else "INFO")
+    log.setLevel("DEBUG" if options.verbose else "WARNING" if options.bar else "INFO")
     if min(options.batch, options.threads, options.rate) <= 0 or not (
             0 < 4 * options.timeout <= options.lease):
         raise Unusable("numbers must be positive, and --lease at least four times --timeout")

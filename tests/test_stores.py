@@ -159,6 +159,9 @@ def test_a_generation_of_gcs_protects_a_later_upload(google: GoogleObjects) -> N
     assert google.names() == set()
     assert fate(store, google.prefix + "x", second) == DELETED
     assert fate(store, google.prefix + "x", "one").startswith("ValueError: ")
+    google.put("x")
+    assert fate(store, google.prefix + "x", "0") == DELETED, "0 stands for no generation"
+    assert google.names() == set()
 
 
 def test_a_version_of_s3_protects_a_later_upload(versioned_amazon: AmazonObjects) -> None:
