@@ -49,8 +49,8 @@ class Tombstone:
 
 def reason(error: BaseException) -> str:
     """The same words for the same cause, because failures are reported together by reason."""
-    root = error
-    while cause := root.__cause__ or root.__context__:
+    root = error  # The first of its causes that is Python's own, not a library's.
+    while type(root).__module__ != "builtins" and (cause := root.__cause__ or root.__context__):
         root = cause
     text = root.strerror if isinstance(root, OSError) and root.strerror else str(root)
     return re.sub(r"(DELETE|GET) \S+: |[\x00-\x1f]", "", f"{type(error).__name__}: {text}")[:500]
@@ -170,19 +170,20 @@ class GoogleStore(Store):
         adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=options.threads)
         self.client._http.mount("https://", adapter)
         self.client._http.mount("http://", adapter)
+        self.limits, self.is_seen = {"timeout": self.timeout, "retry": None}, False
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         version = int(tombstones[0].generation or 0) or None  # No object has the generation 0.
         try:
             self.client.bucket(self.bucket).delete_blob(
-                self.key(tombstones[0].url), if_generation_match=version, timeout=self.timeout,
-                retry=None)
+                self.key(tombstones[0].url), if_generation_match=version, **self.limits)
         except self.errors.PreconditionFailed:
             pass  # What is there was uploaded later: the version that was meant is gone.
         except self.errors.NotFound:  # A success for an object, but not for the bucket.
-            with contextlib.suppress(self.errors.Forbidden):  # It may not be listed, but is there.
-                list(self.client.list_blobs(self.bucket, max_results=1, timeout=self.timeout,
-                                            retry=None))
+            if not self.is_seen:
+                with contextlib.suppress(self.errors.Forbidden):  # Not to be listed, but there.
+                    list(self.client.list_blobs(self.bucket, max_results=1, **self.limits))
+            self.is_seen = True
         return [DELETED]
 
 
@@ -301,14 +302,13 @@ class Runner:
             self.next_claim = max(self.next_claim, now - POLL) + len(some) / self.options.rate
             for i in range(0, len(some), store.per_request):
                 part = some[i:i + store.per_request]
-                deadline = now + self.options.lease / 2
-                batch.append((part, self.pool.submit(self.attempt, store, part, deadline)))
+                batch.append((part, self.pool.submit(self.attempt, store, part, now)))
         self.batches.extend([batch] if batch else [])
         return bool(batch)
 
-    def attempt(self, store: Store, tombstones: list[Tombstone], deadline: float) -> list[str]:
+    def attempt(self, store: Store, tombstones: list[Tombstone], claimed: float) -> list[str]:
         """One request, in a thread of the pool. None is started in the second half of a lease."""
-        if self.stop.is_set() or time.monotonic() >= deadline:
+        if self.stop.is_set() or time.monotonic() >= claimed + self.options.lease / 2:
             return [RELEASED] * len(tombstones)
         if store.pause_left():
             return [f"not tried, because the store fails: {store.problem}"] * len(tombstones)

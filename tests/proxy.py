@@ -97,9 +97,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(fault, [], b"injected")
         if fault in ("reset", "hang"):
             return self.break_off(fault)
-        with self.owner.lock:
-            status, headers, content = self.pass_on(body)
-            self.owner.deletes += is_delete and status < 500
+        status, headers, content = self.pass_on(body)
+        self.owner.deletes += is_delete and status < 500
         if is_delete:
             self.wait_at(self.owner.after)
         if fault in ("reset after", "hang after"):
@@ -116,11 +115,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         parts = urlsplit(self.path)
         wanted = parse_qs(parts.query).get("ifGenerationMatch")
-        if self.command == "DELETE" and wanted:
-            status, _, content = self.ask("GET", parts.path, b"")
-            if status == 200 and json.loads(content)["generation"] != wanted[0]:
-                return 412, [], b"{}"
-        return self.ask(self.command, self.path, body)
+        if self.command == "GET":
+            return self.ask(self.command, self.path, body)
+        with self.owner.lock:
+            if self.command == "DELETE" and wanted:
+                status, _, content = self.ask("GET", parts.path, b"")
+                if status == 200 and json.loads(content)["generation"] != wanted[0]:
+                    return 412, [], b"{}"
+            return self.ask(self.command, self.path, body)
 
     def ask(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         self.server_side.request(method, path, body, dict(self.headers.items()))
