@@ -26,6 +26,7 @@ SQL = \
 	sql/track.sql \
 	sql/review.sql \
 	sql/status.sql \
+	sql/metrics.sql \
 	sql/registry.sql \
 	sql/rights.sql
 
@@ -55,6 +56,14 @@ $(PLAIN): $(SQL) presets/registry.sql Makefile $(EXTENSION).control
 
 plain: $(PLAIN)
 
+# Needs nothing but Python and a shell. The server stays, to look at, until demo-stop.
+demo:
+	@demo/setup
+	@.venv-demo/bin/python demo/run.py "$$(demo/server start)"
+
+demo-stop:
+	@demo/server stop
+
 # From the comments in a database, because that is what a user can ask as well.
 reference: $(PLAIN)
 	tests/with_server sh -ec 'psql -Xq -v ON_ERROR_STOP=1 -f $(PLAIN); docs/generate' \
@@ -72,11 +81,13 @@ help:
 	@echo 'make uninstall  remove it from there'
 	@echo 'make plain      build $(PLAIN), for psql, where no file can be copied'
 	@echo 'make reference  write docs/reference.md from the comments in the database'
+	@echo 'make demo       collect a registry that is being pushed to, and prove what is left'
+	@echo 'make demo-stop  stop the server of the demo and remove its files'
 	@echo 'make test       install, and run every test in a private server'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain reference test lint help install uninstall clean
+.PHONY: all plain demo demo-stop reference test lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)

@@ -38,6 +38,7 @@ begin
     perform gc._grant_functions(role, array[
         'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status'
     ]);
+    execute format('grant select on gc.metrics to %s', role);
 end;
 $$;
 revoke all on function gc.grant_runner(regrole) from public;
@@ -56,7 +57,7 @@ begin
     perform gc._grant_functions(role, array['version', 'next_due', 'status']);
     execute format(
         'grant select on gc.collections, gc.settings, gc.review_after_defaults, gc.tombstones, '
-        'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals to %s', role);
+        'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals, gc.metrics to %s', role);
 end;
 $$;
 revoke all on function gc.grant_viewer(regrole) from public;

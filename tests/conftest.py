@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from stores import AmazonObjects, AmazonServer, FileObjects, GoogleObjects, GoogleServer, Objects
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("BLOBGC_PGBIN", "/nonexistent"))
@@ -158,12 +159,13 @@ def new_database(new_role: NewRole) -> Iterator[NewDatabase]:
     """Makes empty databases of the shared server, gone after the test."""
     made: list[str] = []
 
-    def make(owner: str | None = None) -> Database:
+    def make(owner: str | None = None, template: str = "template0") -> Database:
         name = f"blobgc_{os.getpid()}_{next(_numbers)}"
         with psycopg.connect(autocommit=True) as conn:
             conn.execute(
-                sql.SQL("create database {} owner {} template template0").format(
-                    sql.Identifier(name), sql.Identifier(owner or os.environ["PGUSER"])
+                sql.SQL("create database {} owner {} template {}").format(
+                    sql.Identifier(name), sql.Identifier(owner or os.environ["PGUSER"]),
+                    sql.Identifier(template),
                 )
             )
         made.append(name)
@@ -263,3 +265,50 @@ def contents(conn: Connection, *schemas: str) -> dict[str, list[str]]:
         name: [row[0] for row in rows(conn, f"select {shown[kind]} from {name} as t order by 1")]
         for name, kind in tables
     }
+
+
+@pytest.fixture(scope="session")
+def google_server() -> Iterator[GoogleServer]:
+    server = GoogleServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def amazon_server() -> Iterator[AmazonServer]:
+    server = AmazonServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def google(google_server: GoogleServer) -> Iterator[GoogleObjects]:
+    objects = GoogleObjects(google_server)
+    yield objects
+    objects.close()
+
+
+@pytest.fixture
+def amazon(amazon_server: AmazonServer) -> Iterator[AmazonObjects]:
+    objects = AmazonObjects(amazon_server)
+    yield objects
+    objects.close()
+
+
+@pytest.fixture
+def versioned_amazon(amazon_server: AmazonServer) -> Iterator[AmazonObjects]:
+    objects = AmazonObjects(amazon_server, has_versions=True)
+    yield objects
+    objects.close()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FileObjects:
+    return FileObjects(tmp_path)
+
+
+@pytest.fixture(params=["files", "google", "amazon"])
+def objects(request: pytest.FixtureRequest) -> Objects:
+    """Each kind of store in turn."""
+    found: Objects = request.getfixturevalue(request.param)
+    return found

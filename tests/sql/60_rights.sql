@@ -105,13 +105,13 @@ select set_eq($$select pg_temp.may_call('rights_runner')$$,
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
-select is_empty($$select pg_temp.may_touch('rights_runner', 'select, insert, update, delete')$$,
-    'a runner has no right on any table');
+select set_eq($$select pg_temp.may_touch('rights_runner', 'select, insert, update, delete')$$,
+    array['metrics'], 'a runner reads the metrics, and has no right on any table');
 select set_eq($$select pg_temp.may_call('rights_viewer')$$, array['version', 'next_due', 'status'],
     'a viewer may call exactly what changes nothing');
 select set_eq($$select pg_temp.may_touch('rights_viewer', 'select')$$,
     array['collections', 'settings', 'review_after_defaults', 'tombstones', 'holds',
-        'deletion_log', 'totals', 'daily_totals'],
+        'deletion_log', 'totals', 'daily_totals', 'metrics'],
     'a viewer reads the tables');
 select is_empty(
     $$select pg_temp.may_touch('rights_viewer', 'insert, update, delete, truncate, trigger')$$,

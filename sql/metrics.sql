@@ -1,0 +1,62 @@
+-- Metrics: what gc.status tells, a number a row, under the names that Prometheus wants.
+--
+-- What is waiting is counted, and nothing else is read but the totals, which are a line a day: the
+-- cost does not grow with the tables. A url is whatever a row said, so only what looks like a
+-- bucket becomes a label; all else is one store called "other".
+
+create view gc.metrics as
+with collections as (
+    select s.*, format('collection="%s"',
+            replace(replace(replace(s.collection, '\', '\\'), '"', '\"'), chr(10), '\n')) as label
+    from gc.status() as s
+),
+totals as (
+    select t.collection, sum(t.rows) as rows, sum(t.objects) as objects, sum(t.bytes) as bytes
+    from gc.totals as t
+    group by t.collection
+),
+stores as (
+    select t.collection, format('store="%s"', coalesce(
+            substring(t.url from '^(?:file://|(?:gs|s3)://[a-z0-9][a-z0-9._-]{1,62}(?=/))'),
+            'other')) as label,
+        count(*) as tombstones, coalesce(sum(t.size), 0) as bytes,
+        count(*) filter (where t.worker is not null and t.due_at > clock_timestamp()) as claimed,
+        count(*) filter (where t.failures > 0) as failing,
+        extract(epoch from clock_timestamp() - min(t.created_at)) as age
+    from gc.tombstones as t
+    group by 1, 2
+)
+select m.name, m.type, m.help, c.label as labels, coalesce(m.value, 0)::double precision as value
+from collections as c
+left join totals as t on t.collection = c.collection
+cross join lateral (values
+    ('blobgc_queue_entries', 'gauge', 'Reviews that are queued', c.queued),
+    ('blobgc_queue_due_entries', 'gauge', 'Reviews that are due', c.due),
+    ('blobgc_queue_failing_entries', 'gauge', 'Reviews that failed and are tried again', c.failing),
+    ('blobgc_queue_overdue_seconds', 'gauge', 'For how long the first review has been due',
+        extract(epoch from clock_timestamp() - c.overdue_since)),
+    ('blobgc_collection_paused', 'gauge', 'Whether nothing is reviewed: gc.status() says why',
+        c.paused::integer),
+    ('blobgc_rows_deleted_total', 'counter', 'Rows that reviews deleted', t.rows),
+    ('blobgc_objects_deleted_total', 'counter', 'Objects that runners confirmed', t.objects),
+    ('blobgc_reclaimed_bytes_total', 'counter', 'Bytes of the objects that are gone', t.bytes)
+) as m(name, type, help, value)
+union all
+select m.name, 'gauge', m.help, c.label || ',' || s.label, m.value::double precision
+from collections as c
+join stores as s on s.collection = c.collection
+cross join lateral (values
+    ('blobgc_tombstones', 'Objects that are to be deleted', s.tombstones),
+    ('blobgc_tombstones_claimed', 'Objects that a runner has under a lease', s.claimed),
+    ('blobgc_tombstones_failing', 'Objects that could not be deleted so far', s.failing),
+    ('blobgc_tombstones_bytes', 'Bytes of the objects that are to be deleted', s.bytes),
+    ('blobgc_tombstones_age_seconds', 'For how long the first of them has waited', s.age)
+) as m(name, help, value)
+order by 1, 4;
+
+comment on view gc.metrics is 'The numbers that a runner serves to Prometheus.';
+comment on column gc.metrics.name is 'The name: counters end in _total, and units are named.';
+comment on column gc.metrics.type is 'gauge or counter.';
+comment on column gc.metrics.help is 'What is counted.';
+comment on column gc.metrics.labels is 'The collection, and the store, as Prometheus writes them.';
+comment on column gc.metrics.value is 'The number.';
