@@ -30,6 +30,7 @@ SPEAKS = "0.1"  # The versions of the extension that this file is written for.
 POLL = 0.5  # Seconds: how soon a signal is noticed, and how often we ask while something is due.
 TOLERANCE, PAUSE = 10, 5.0  # A store that fails so often in a row is left alone, so many seconds.
 DELETED, RELEASED = "deleted", "released"  # The fate of an object; any other is why it failed.
+GENERATIONS = {"file": "", "gs": r"|[1-9]\d*", "s3": ".*"}  # What a store can tell apart.
 HINTS = {"3F000": "(create extension blobgc;)", "42883": "(alter extension blobgc update;)",
          "42501": "(select gc.grant_runner('the role');)"}  # What to do, by SQLSTATE.
 log = logging.getLogger("blobgc")
@@ -118,16 +119,17 @@ class Store:
         """The object's name in its bucket, as it stands there: %2e is three characters."""
         return self.folder + url[len(self.prefix):]
 
-    def accepts(self, url: str) -> bool:
+    def accepts(self, url: str, generation: str | None = None) -> bool:
         """Whether it is the address of an object under the prefix, whoever reads it."""
         parts = re.split(r"[/\\]", url[len(self.prefix):])
         return (url.startswith(self.prefix) and parts != [""] and not self.forbidden & set(parts)
+                and re.fullmatch(GENERATIONS[url.partition(":")[0]], generation or "") is not None
                 and len(self.key(url).encode()) <= 1024  # What GCS and S3 allow.
                 and not re.search(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]", url))
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         """Deletes them by one request and returns the fate of each, or raises: that of all."""
-        return ["refused: not the address of an object under any --store"] * len(tombstones)
+        return ["refused: not an object that can be under any --store"] * len(tombstones)
 
     def pause_left(self) -> float:
         return max(self.paused_until - time.monotonic(), 0)
@@ -147,13 +149,12 @@ class FileStore(Store):
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         *folders, name = tombstones[0].url[len(self.prefix):].split("/")
-        opened = [os.open(f"/{self.folder}", os.O_DIRECTORY)]
+        opened, how = [os.open(f"/{self.folder}", os.O_DIRECTORY)], os.O_DIRECTORY | os.O_NOFOLLOW
         try:
-            for folder in folders:
-                opened.append(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
-            os.unlink(name, dir_fd=opened[-1])
-        except FileNotFoundError:
-            pass
+            with contextlib.suppress(FileNotFoundError):
+                for folder in folders:
+                    opened.append(os.open(folder, how, dir_fd=opened[-1]))
+                os.unlink(name, dir_fd=opened[-1])
         finally:
             for descriptor in opened:
                 os.close(descriptor)
@@ -168,12 +169,11 @@ class GoogleStore(Store):
         self.errors = import_module("google.api_core.exceptions")
         self.client = import_module("google.cloud.storage").Client(project=None)
         adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=options.threads)
-        self.client._http.mount("https://", adapter)
-        self.client._http.mount("http://", adapter)
+        self.client._http.adapters.update({"https://": adapter, "http://": adapter})
         self.limits, self.is_seen = {"timeout": self.timeout, "retry": None}, False
 
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
-        version = int(tombstones[0].generation or 0) or None  # No object has the generation 0.
+        version = int(tombstones[0].generation or 0) or None
         try:
             self.client.bucket(self.bucket).delete_blob(
                 self.key(tombstones[0].url), if_generation_match=version, **self.limits)
@@ -295,7 +295,7 @@ class Runner:
         for row in database.rows(
                 "select id, url, generation, size from gc.claim(%s, %s, %s)", self.options.worker,
                 self.claim_size, f"{self.options.lease} seconds"):
-            takers = [store for store in self.stores if store.accepts(row["url"])]
+            takers = [o for o in self.stores if o.accepts(row["url"], row["generation"])]
             by_store[(takers or [Store("", self.options)])[0]].append(Tombstone(**row))
         batch = []
         for store, some in by_store.items():

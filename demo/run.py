@@ -142,7 +142,8 @@ class Registry:
         with self.connect() as db:
             rows = db.execute(
                 "select (select count(*) from registry.tags), "
-                "(select count(*) from registry.manifests), (select count(*) from registry.layers), "
+                "(select count(*) from registry.manifests), "
+                "(select count(*) from registry.layers), "
                 "(select count(*) from registry.blobs)").fetchone()
         assert rows is not None
         files = [path.stat().st_size for path in (self.home / "store").rglob("data")]
@@ -174,10 +175,15 @@ class Registry:
         return not missing and not dead and unused == (0,)
 
 
-def table(before: dict[str, int], peak: dict[str, int], after: dict[str, int]) -> None:
-    print(f"\n{'':10}{'pushed':>14}{'with new ones':>16}{'collected':>14}")
+def table(registry: Registry, before: dict[str, int], after: dict[str, int]) -> None:
+    with registry.connect() as db:
+        objects, size = db.execute(
+            "select sum(objects), sum(bytes) from gc.daily_totals").fetchone() or (0, 0)
+    print(f"\n{'':10}{'before':>14}{'after':>14}")
     for what in before:
-        print(f"{what:10}{before[what]:14,}{peak[what]:16,}{after[what]:14,}")
+        print(f"{what:10}{before[what]:14,}{after[what]:14,}")
+    print(f"\n{registry.pushed - IMAGES:,} images were pushed meanwhile, {objects:,} objects with "
+          f"{size:,} bytes were deleted.")
 
 
 def prepare(registry: Registry) -> None:
@@ -185,7 +191,8 @@ def prepare(registry: Registry) -> None:
         db.execute("select gc.create_registry(store => %s)", (f"file://{registry.home}/store",))
         # A day is the usual delay, and a demo has not that long.
         db.execute("update gc.settings set jitter = '1 second', busy_delay = '1 second', "
-                   "keep_alive = '5 seconds', upload_timeout = '10 seconds', max_sleep = '1 second'")
+                   "keep_alive = '5 seconds', upload_timeout = '10 seconds', "
+                   "max_sleep = '1 second'")
         for event in EVENTS:
             db.execute("insert into gc.review_after_defaults values (%s, '3 seconds') "
                        "on conflict (event) do update set value = excluded.value", (event,))
@@ -193,8 +200,8 @@ def prepare(registry: Registry) -> None:
             db.execute("select registry.create_repository(%s)", (repository,))
 
 
-def act(registry: Registry) -> dict[str, int]:
-    """Deletes, pushes and collects, all at once. Returns what there was just before the end."""
+def act(registry: Registry) -> None:
+    """Deletes, pushes and collects, all at once, and then collects until nothing is left."""
     until = time.monotonic() + SECONDS
     runner = subprocess.Popen(
         [sys.executable, ROOT / "runner.py", "run", "--store", f"file://{registry.home}/store/",
@@ -213,7 +220,6 @@ def act(registry: Registry) -> dict[str, int]:
                       f"{now['bytes'] / 1e6:6.1f} MB", flush=True)
             for part in work:
                 part.result()
-        peak = registry.count()
         patience = time.monotonic() + 60
         while not registry.is_quiet() and time.monotonic() < patience:
             time.sleep(0.5)
@@ -222,7 +228,6 @@ def act(registry: Registry) -> dict[str, int]:
         if runner.wait() != 0:
             print((registry.home / "runner.log").read_text()[-2000:], file=sys.stderr)
             raise SystemExit("the runner failed")
-    return peak
 
 
 def main() -> int:
@@ -236,8 +241,8 @@ def main() -> int:
         list(pool.map(registry.push_all, [images[part::4] for part in range(4)]))
     before = registry.count()
     print("deleting tags and repositories, pushing others, and collecting, all at once", flush=True)
-    during = act(registry)
-    table(before, during, registry.count())
+    act(registry)
+    table(registry, before, registry.count())
     proven = registry.prove()
     psql = Path((home / "bin").read_text().strip()) / "psql"
     reach = f"{psql} -h {home} -U postgres demo"

@@ -340,7 +340,7 @@ def test_an_address_elsewhere_is_refused_reported_and_backed_off(
     logged_once(conn, range(1, 4))
     assert rows(conn, "select distinct failures, last_error, due_at > now() + interval '1 minute' "
                 "from gc.tombstones") == [
-        (1, "refused: not the address of an object under any --store", True)
+        (1, "refused: not an object that can be under any --store", True)
     ]
     assert value(conn, "select tombstones_failing from gc.status()") == len(attacks)
 

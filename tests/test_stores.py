@@ -158,10 +158,17 @@ def test_a_generation_of_gcs_protects_a_later_upload(google: GoogleObjects) -> N
     assert fate(store, google.prefix + "x", second) == DELETED
     assert google.names() == set()
     assert fate(store, google.prefix + "x", second) == DELETED
-    assert fate(store, google.prefix + "x", "one").startswith("ValueError: ")
-    google.put("x")
-    assert fate(store, google.prefix + "x", "0") == DELETED, "0 stands for no generation"
-    assert google.names() == set()
+
+
+def test_a_generation_that_the_store_does_not_know_is_refused(
+    google: GoogleObjects, files: FileObjects
+) -> None:
+    """The database believes that another generation is another object: it is not deleted."""
+    assert open_store(google).accepts(google.prefix + "x", "1700000000000000")
+    assert not open_store(google).accepts(google.prefix + "x", "0")
+    assert not open_store(google).accepts(google.prefix + "x", "one")
+    assert open_store(files).accepts(files.prefix + "x", None)
+    assert not open_store(files).accepts(files.prefix + "x", "1")
 
 
 def test_a_version_of_s3_protects_a_later_upload(versioned_amazon: AmazonObjects) -> None:
