@@ -2,7 +2,7 @@
 -- tests/specs/abandoned-repository.spec and tests/specs/owned-row-in-use-of-many.spec.)
 begin;
 set local client_min_messages = error;
-select plan(23);
+select plan(25);
 
 create schema app;
 update gc.settings set jitter = '0';
@@ -78,6 +78,17 @@ insert into app.a values (1);
 select lives_ok('insert into app.b_c values (1, 1)',
     'and when one is no longer tracked, the tables of the other can still be written');
 
+-- The same with the functions of triggers.
+create table app.x_after_b (a integer references app.a);
+create index on app.x_after_b (a);
+create table app.z (id integer primary key);
+create table app.b (z integer references app.z);
+create index on app.b (z);
+select from gc.track('app.a', 'a');
+select from gc.track('app.z', 'a_after_x');
+insert into app.x_after_b values (1);
+select lives_ok('delete from app.x_after_b', 'nor do trigger functions take each other''s place');
+
 
 -- 4. A referring table that is replaced by one with another partition key.
 create table app.doc (id integer primary key);
@@ -112,6 +123,16 @@ drop table app.view_1;
 select pg_temp.review('photo'), pg_temp.review('photo'), pg_temp.review('photo');
 select set_eq('select id from app.photo', '{2}'::integer[],
     'what only a dropped partition referred to is collected');
+
+-- A new partition has no triggers before the next review.
+create table app.view_3 partition of app.view for values from ('2026-03-01') to ('2026-04-01');
+insert into app.photo values (3);
+insert into app.view_3 values (3, '2026-03-02');
+delete from gc.photo_review_queue where id = 3;
+delete from app.view_3;
+select pg_temp.review('photo'), pg_temp.review('photo'), pg_temp.review('photo');
+select set_eq('select id from app.photo where id = 3', array[]::integer[],
+    'what was deleted from a partition that is new is not forgotten');
 
 
 -- 6. References that come and go, each with a partition key of its own.
