@@ -42,7 +42,8 @@ select gc.untrack('currency');
 
 -- 2. Links: whatever the partition key of a referring table is, its statements go through.
 create table app.picture (id integer primary key);
-create table app.tag (picture integer references app.picture, region text) partition by list (region);
+create table app.tag (picture integer references app.picture, region text)
+    partition by list (region);
 create table app.tag_rest partition of app.tag default;
 create index on app.tag (picture);
 select from gc.track('app.picture');
