@@ -226,8 +226,8 @@ def open_store(prefix: str, options: argparse.Namespace) -> Store:
 class Runner:
     """Two loops, each with a connection: one reviews; the other claims, deletes and confirms."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.stop = options, threading.Event()
+    def __init__(self, options: argparse.Namespace, stop: threading.Event) -> None:
+        self.options, self.stop = options, stop
         self.database = Database(options.dsn, self.stop)
         self.database.check()
         self.stores = [open_store(prefix, options) for prefix in options.store]
@@ -395,19 +395,19 @@ def run(options: argparse.Namespace) -> int:
     if min(options.batch, options.threads, options.rate) <= 0 or not (
             0 < 4 * options.timeout <= options.lease):
         raise Unusable("numbers must be positive, and --lease at least four times --timeout")
-    runner = Runner(options)
+    stop = threading.Event()
 
     def end(number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)  # A second one ends the process at once.
-        runner.stop.set()
+        stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    runner = Runner(options, stop)
     if options.metrics_port:
         serve(runner, options.metrics_port)
     runner.run()
-    if options.bar:
-        print(file=sys.stderr)
+    print(end="\n" if options.bar else "", file=sys.stderr)
     return 1 if options.once and runner.all_fail() else 0
 
 

@@ -10,6 +10,7 @@ import argparse
 import concurrent.futures
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +81,7 @@ def delete_by_runner(prefix: str, names: list[str], threads: int) -> float:
     options = argparse.Namespace(
         command="run", dsn="", store=[prefix], once=True, batch=1000, lease=300, timeout=10,
         threads=threads, rate=float("inf"), worker="bench", bar=False)
-    at_work = runner.Runner(options)
+    at_work = runner.Runner(options, threading.Event())
     start = time.monotonic()
     at_work.run()
     took = time.monotonic() - start

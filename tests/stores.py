@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import platform
+import random
 import shutil
 import socket
 import subprocess
@@ -23,14 +24,25 @@ from proxy import Proxy
 _numbers = itertools.count(1)
 
 
+_ports: set[int] = set()
+
+
 def free_port() -> int:
-    """Below 50000, because SeaweedFS listens at 10000 more as well."""
+    """Below those that the system gives to clients. SeaweedFS listens at 10000 more as well."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 50000:
+        port = random.randrange(10000, 22000)
+        if port not in _ports and is_free(port) and is_free(port + 10000):
+            _ports.add(port)
             return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Objects(Protocol):

@@ -200,14 +200,16 @@ def test_a_runner_goes_on_with_what_comes_later(world: World, conn: Connection) 
     logged_once(conn, range(1, 7))
 
 
+def is_asleep(conn: Connection) -> bool:
+    """Whether both loops of the runner have asked when there will be work."""
+    return bool(value(conn, "select count(*) = 2 from pg_stat_activity where state = 'idle' and "
+                      "datname = current_database() and query ~ '^select gc.next_due'"))
+
+
 def test_a_notify_wakes_a_sleeping_runner(file_world: World, conn: Connection) -> None:
     execute(conn, "update gc.settings set max_sleep = '1 hour'")
     with Process(file_world) as process:
-        wait_until(
-            lambda: value(conn, "select count(*) from pg_stat_activity where pid <> "
-                          "pg_backend_pid() and datname = current_database() and query ~ "
-                          "'next_due' and state = 'idle'") == 2, "both loops to sleep"
-        )
+        wait_until(lambda: is_asleep(conn), "both loops to sleep")
         file_world.bury(conn, range(1, 2))
         time.sleep(1.5)
         assert tombstones(conn) == 1, "nothing has told it"
@@ -567,7 +569,8 @@ def test_a_signal_while_the_database_is_away_ends_the_runner(
     crash_world: World, cluster: Cluster
 ) -> None:
     with Process(crash_world) as process:
-        time.sleep(1)
+        with crash_world.database.connect() as conn:
+            wait_until(lambda: is_asleep(conn), "both loops to sleep")
         cluster.stop()
         try:
             time.sleep(0.5)
