@@ -352,17 +352,17 @@ comment on function digest_bytes(text) is 'The digest that is written so; raises
 
 -- Repositories ---------------------------------------------------------------------------------
 
-create function is_abandoned(state text, created_at timestamptz)
+create function is_abandoned(state text, created_at timestamptz, at timestamptz default now())
     returns boolean
     language sql
     stable
     parallel safe
     set search_path from current
 as $$
-    select state = 'deleting' or state = 'initial' and created_at <= now() - interval '2 minutes'
+    select state = 'deleting' or state = 'initial' and created_at <= at - interval '2 minutes'
 $$;
 
-comment on function is_abandoned(text, timestamptz) is
+comment on function is_abandoned(text, timestamptz, timestamptz) is
     'Whether a repository is to be emptied: it is deleted, or was not filled within 2 minutes.';
 
 
@@ -404,7 +404,8 @@ begin
     where o.path = parts[1] and o.state <> 'deleting'
         and case
             when parts[2] is null then o.state = 'active'
-            else o.id = parts[2]::bigint and not is_abandoned(o.state, o.created_at)
+            else o.id = parts[2]::bigint
+                and not is_abandoned(o.state, o.created_at, clock_timestamp())
         end;
     if not found then
         perform _refuse('ZR009', format('there is no repository "%s"', repository),
@@ -428,9 +429,11 @@ as $$
 declare
     r repositories := find_repository(repository);
 begin
-    -- Against the last step of its deletion, which takes the row away.
+    -- Against the collector, which locks it to empty it: that may have begun meanwhile, so the time
+    -- is told by the clock and not by when the transaction began.
     perform from repositories as o
-    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting'
+    where o.namespace_id = r.namespace_id and o.id = r.id
+        and not is_abandoned(o.state, o.created_at, clock_timestamp())
     for key share;
     if not found then
         return _enter(repository);
@@ -896,6 +899,8 @@ begin
         or not is_list and jsonb_typeof(document -> 'config') is distinct from 'object'
     then
         perform _refuse_manifest('it must be either a configuration with layers, or a list');
+    elsif jsonb_typeof(document -> 'subject') not in ('object', 'null') then
+        perform _refuse_manifest('its subject must be one');
     end if;
     return media_type;
 end;
@@ -1161,9 +1166,15 @@ as $$
 declare
     config _descriptor := (_lock_blobs(r, _descriptors(document, 'config')))[1];
     subject _descriptor := (_descriptors(document, 'subject'))[1];
+    total numeric := coalesce(config.size, 0) + (
+        select coalesce(sum(d.size), 0) from unnest(_descriptors(document, 'layers')) as d
+    );
     added bigint;
 begin
     perform _await_relatives(r, digest, subject.digest);
+    if total > 1125899906842624 then
+        perform _refuse_manifest('it is bigger than a pebibyte');
+    end if;
     insert into manifests (
         namespace_id, repository_id, digest, media_type, artifact_type, payload,
         configuration_blob_digest, subject_digest, total_size
@@ -1171,10 +1182,7 @@ begin
     values (
         r.namespace_id, r.id, digest, media_type,
         coalesce(document ->> 'artifactType', config.media_type), payload,
-        config.digest, subject.digest,
-        coalesce(config.size, 0) + (
-            select coalesce(sum(d.size), 0) from unnest(_descriptors(document, 'layers')) as d
-        )
+        config.digest, subject.digest, total
     )
     on conflict do nothing
     returning id into added;
@@ -1276,7 +1284,8 @@ begin
         manifest_id := _add_manifest(r, digest, kind, payload, document);
         exit when manifest_id is not null;
         manifest_id := _lock_manifest(r, digest);
-        exit when gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
+        exit when manifest_id is not null
+            and gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
     end loop;
     if is_tag then
         perform _set_tag(r, reference, manifest_id);

@@ -136,6 +136,44 @@ comment on function gc._idents(name[], text) is
     'Names as a list for a statement, each quoted where it has to be, each behind the prefix.';
 
 
+-- A foreign key compares as its operator and the key's collation do, whatever types the columns
+-- have: %1$s and %2$s stand for the two sides where that has to be said.
+create function gc._comparison(operator oid, key pg_attribute, referring pg_attribute)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when w.type = '' and w.collated = '' then gc._operator(operator)
+        else '%1$s' || w.type || ' ' || gc._operator(operator) || ' %2$s' || w.type || w.collated
+    end
+    from pg_operator as o
+    join pg_type as t on t.oid = o.oprleft
+    cross join lateral (
+        select
+            case
+                when o.oprleft = o.oprright and t.typtype <> 'p' and not (
+                    key.atttypid in (o.oprleft, 'varchar'::regtype)
+                    and referring.atttypid in (o.oprleft, 'varchar'::regtype)
+                )
+                    then '::' || format_type(o.oprleft, null)
+                else ''
+            end,
+            coalesce((
+                select format(' collate %I.%I', n.nspname, c.collname)
+                from pg_collation as c
+                join pg_namespace as n on n.oid = c.collnamespace
+                where c.oid = key.attcollation and key.attcollation <> referring.attcollation
+            ), '')
+    ) as w(type, collated)
+    where o.oid = operator
+$$;
+
+comment on function gc._comparison(oid, pg_attribute, pg_attribute) is
+    'How a foreign key compares a column of the key with the one that refers to it.';
+
+
 create type gc._reference as (
     referencing regclass, columns name[], targets name[], operators text[], on_delete "char",
     to_key boolean, reference text, owned integer
@@ -159,8 +197,12 @@ begin
     return query
         select c.conrelid::regclass, f.columns, f.targets,
             array(
-                select gc._operator(u.op)
-                from unnest(c.conpfeqop) with ordinality as u(op, n) order by u.n
+                select gc._comparison(u.op, key, referring)
+                from unnest(c.conpfeqop, c.confkey, c.conkey) with ordinality as u(op, k, r, n)
+                join pg_attribute as key on key.attrelid = c.confrelid and key.attnum = u.k
+                join pg_attribute as referring
+                    on referring.attrelid = c.conrelid and referring.attnum = u.r
+                order by u.n
             ),
             c.confdeltype,
             f.targets @> k.names and k.names @> f.targets,

@@ -46,7 +46,8 @@ comment on column gc.collections.condition is
 comment on column gc.collections.owned is
     'The references whose rows go with their target, in the order in which they go.';
 comment on column gc.collections.keeping is
-    'The references that kept rows when the code was made: one that goes leaves garbage.';
+    'The references, and their partitions, that kept rows when the code was made: one that goes '
+    'leaves garbage.';
 comment on column gc.collections.events is 'The names of events that are not the usual ones.';
 comment on column gc.collections.undo is 'How long a tombstone waits before it can be claimed.';
 comment on column gc.collections.columns is
@@ -208,7 +209,8 @@ comment on function gc._references(gc.collections) is
     'The references into a collection, with their place in "owned".';
 
 
--- What a table is called in the names of functions: without its schema while that is enough.
+-- What a table is called in the names of functions: without its schema while that is enough. The
+-- collections a and a_b could make one name with two tables, b_c and c.
 create function gc._short_name(c gc.collections, relation regclass)
     returns text
     language sql
@@ -220,6 +222,9 @@ as $$
             select from gc._references(c) as r
             join pg_class as o on o.oid = r.referencing
             where o.relname = t.relname and o.oid <> t.oid
+        ) or exists (
+            select from gc.collections as o
+            where starts_with(o.name, c.name || '_') or starts_with(c.name, o.name || '_')
         ) then format('%s_%s_%s', n.nspname, t.relname, substr(md5(relation::text), 1, 6))
         else t.relname
     end
@@ -229,4 +234,4 @@ as $$
 $$;
 
 comment on function gc._short_name(gc.collections, regclass) is
-    'A referring table''s name, with its schema only where another has the same.';
+    'A referring table''s name, with more than that only where it would not be enough.';

@@ -404,7 +404,27 @@ comment on function gc._make_lookups(gc.collections) is
     'Makes the functions that look rows up; returns their names.';
 
 
--- A table or a foreign key that was dropped took its references along, and no trigger saw it.
+create function gc._keeping(c gc.collections)
+    returns setof text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select r.reference from gc._references(c) as r where r.owned is null
+    union
+    select p.part::text
+    from gc._references(c) as r
+    cross join lateral gc._partitions(r.referencing) as p(part)
+    where r.owned is null and p.part <> r.referencing
+$$;
+
+comment on function gc._keeping(gc.collections) is
+    'The references that keep rows of a collection, and the partitions in which they stand.';
+
+
+-- A table, a partition or a foreign key that was dropped took its references along, and no trigger
+-- saw it. What is new needs no scan: a row that only it keeps is queued already, and is reviewed by
+-- the new code.
 create function gc._scan_what_lost_references(c gc.collections)
     returns void
     language sql
@@ -412,27 +432,13 @@ create function gc._scan_what_lost_references(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     insert into gc.scan_requests (collection, reason)
-    select c.name, o.reference || ' no longer refers to it'
-    from unnest(c.keeping) as o(reference)
-    where o.reference not in (select r.reference from gc._references(c) as r)
+    select c.name, o.place || ' no longer refers to it'
+    from unnest(c.keeping) as o(place)
+    where o.place not in (select * from gc._keeping(c))
 $$;
 
 comment on function gc._scan_what_lost_references(gc.collections) is
     'Asks for a scan where a reference has gone since the code was last made.';
-
-
--- What was true of a tombstone when it was written need not be so under another url.
-create function gc._share_tombstones(c gc.collections)
-    returns void
-    language sql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-    update gc.tombstones as d set wait_for = null where d.collection = c.name and d.wait_for = '0'
-$$;
-
-comment on function gc._share_tombstones(gc.collections) is
-    'From now on the objects of the collection may be other rows'' too.';
 
 
 -- The fingerprint comes after the triggers, which it counts, and before the review, which has it.
@@ -451,9 +457,6 @@ begin
     set columns = gc._check_definition(c), shared = gc._shares_objects(c)
     where o.name = c.name
     returning o.* into c;
-    if c.shared then
-        perform gc._share_tombstones(c);
-    end if;
     perform gc._make_storage(c);
     linked := gc._make_links(c, fill);
     made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
@@ -463,7 +466,7 @@ begin
     perform gc._scan_what_lost_references(c);
     update gc.collections as o
     set functions = made, links = linked, problem = null, problem_since = null,
-        keeping = array(select r.reference from gc._references(c) as r where r.owned is null)
+        keeping = array(select * from gc._keeping(c))
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o

@@ -4,7 +4,8 @@
 -- partition. A link tells in which one to look first. It is a hint and no more: the first look of a
 -- review follows links, and what they lead to keeps its target; before anything is deleted, every
 -- partition is asked. A link that is missing, or that leads nowhere, costs time, never a row; the
--- review that notices puts a true one in its place. Whoever refers to a row only ever adds links.
+-- review that notices puts a true one in its place. Whoever refers to a row only ever adds links,
+-- one for a key at most.
 
 create type gc._link as (
     relation regclass, links name, columns name[], link_columns name[], types text[],
@@ -62,7 +63,11 @@ create function gc._links(c gc.collections)
 as $$
     select l.relation, gc._object_name(c.name, format('_%s_links', l.short_name)), p.columns,
         array(
-            select gc._object_name('in_', u.name)
+            select case
+                when gc._object_name('in_', u.name) = any ((gc._key(c.target)).queue_names)
+                    then gc._object_name('in_partition_', u.name)
+                else gc._object_name('in_', u.name)
+            end
             from unnest(p.columns) with ordinality as u(name, n) order by u.n
         ),
         p.types, p.operators
@@ -90,6 +95,10 @@ as $$
         'link_columns', gc._listed(l.link_columns),
         'r_parts', gc._listed(l.columns, 'r.'),
         'r_in_l', gc._pair(l.columns, 'r', l.link_columns, 'l', l.operators),
+        'has_parts', (
+            select string_agg(gc._inline(format('r.%I is not null', u)), ' and ')
+            from unnest(l.columns) as u
+        ),
         'l_is_q', gc._pair(k.queue_names, 'l', k.queue_names, 'q', k.operators),
         'l_is_t', gc._pair(k.queue_names, 'l', k.names, 't', k.operators))
     from gc._key(c.target) as k
@@ -163,10 +172,10 @@ as $$
     select string_agg(
         gc._render($template$
 insert into {links} ({queue_keys}, {link_columns})
-select distinct {lost_keys}, {r_parts}
+select distinct on ({lost_keys}) {lost_keys}, {r_parts}
 from {source} as r
-where {not_null}
-    and (select true from {links} as l where {l_is_r} and {r_in_l} limit 1) is null;$template$,
+where {not_null} and {has_parts}
+    and (select true from {links} as l where {l_is_r} limit 1) is null;$template$,
             gc._link_words(c, l) || gc._lost_words(c, r) || jsonb_build_object(
                 'source', replace(source, '{columns}', gc._listed(r.columns || array(
                     select u from unnest(l.columns) as u where u <> all (r.columns)))),
@@ -202,7 +211,9 @@ linked_{n} as (
     select distinct {q_keys}, {r_parts}
     from looked as o
     join {queue} as q on q.ctid = o.place
-    cross join lateral (select {r_parts} from {referencing} as r where {r_is_q} limit 1) as r
+    cross join lateral (
+        select {r_parts} from {referencing} as r where {r_is_q} and {has_parts} limit 1
+    ) as r
     where o.kept
 ),$template$,
             gc._link_words(c, l) || jsonb_build_object(
@@ -284,6 +295,49 @@ comment on function gc._make_link_table(gc.collections, gc._link) is
     'Creates the table for the links of a referring table.';
 
 
+create function gc._drop_links(names name[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set client_min_messages = warning
+as $$
+declare
+    dropped name;
+begin
+    foreach dropped in array names loop
+        execute format('drop table if exists gc.%I', dropped);
+    end loop;
+end;
+$$;
+
+comment on function gc._drop_links(name[]) is 'Drops tables of links.';
+
+
+create function gc._link_table_fits(c gc.collections, l gc._link)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+            select a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+            from pg_attribute as a
+            where a.attrelid = to_regclass(format('gc.%I', l.links)) and a.attnum > 0
+            order by a.attnum
+        ) = array(
+            select u.name || ' ' || split_part(u.type, ' collate ', 1)
+            from unnest(k.queue_names || l.link_columns, k.types || l.types)
+                with ordinality as u(name, type, n)
+            order by u.n
+        )
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._link_table_fits(gc.collections, gc._link) is
+    'Whether the table of links is there, for this key and this partition key.';
+
+
 -- Before the triggers, which lock the table: what comes in between has no link, and that is all.
 create function gc._make_links(c gc.collections, fill boolean)
     returns name[]
@@ -297,7 +351,8 @@ declare
 begin
     for l in select o.* from gc._links(c) as o loop
         made := made || l.links;
-        if to_regclass(format('gc.%I', l.links)) is null then
+        if not gc._link_table_fits(c, l) then
+            perform gc._drop_links(array[l.links]);
             perform gc._make_link_table(c, l);
             if fill then
                 perform gc._run(gc._add_links_sql(c, l, gc._inline(l.relation::text)));
@@ -310,21 +365,3 @@ $$;
 
 comment on function gc._make_links(gc.collections, boolean) is
     'Creates the tables of links that are missing, with what there is to link; returns all names.';
-
-
-create function gc._drop_links(names name[])
-    returns void
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    dropped name;
-begin
-    foreach dropped in array names loop
-        execute format('drop table if exists gc.%I', dropped);
-    end loop;
-end;
-$$;
-
-comment on function gc._drop_links(name[]) is 'Drops tables of links.';

@@ -60,7 +60,12 @@ create function gc._pair(
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(
-        gc._inline(format('%s.%I %s %s.%I', left_alias, u.l, u.operator, right_alias, u.r)),
+        gc._inline(format(
+            case
+                when u.operator like '%\%1$s%' then u.operator
+                else '%1$s ' || u.operator || ' %2$s'
+            end,
+            format('%s.%I', left_alias, u.l), format('%s.%I', right_alias, u.r))),
         ' and ' order by u.n)
     from unnest(left_names, right_names, operators) with ordinality as u(l, r, operator, n)
 $$;

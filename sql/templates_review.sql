@@ -116,6 +116,7 @@ using (
     join {referencing} as r on {r_is_q}
     where q.ctid = any (this.garbage)
     limit greatest(this.room, 0)
+    for update of r skip locked
 ) as o
 where {r_is_o};
 get diagnostics this.step = row_count;
@@ -232,7 +233,8 @@ select
     {locked_total},
     {owned_total}
 into this.step, this.owned;
-if this.step < this.owned or this.owned + cardinality(this.garbage) > this.room then
+this.fits := this.step = this.owned and this.owned + cardinality(this.garbage) <= this.room;
+if not this.fits then
     {in_part}
 end if;
 {drain}
@@ -245,6 +247,9 @@ if this.owned > 0 or cardinality(this.garbage) > this.room then
             )
         limit greatest(this.room, 0)
     );
+    if cardinality(this.emptied) < cardinality(this.garbage) and (this.fits or touched = 0) then
+        raise 'a trigger or a rule kept owned rows from being deleted';
+    end if;
     this.waiting := this.waiting || this.garbage;
     this.garbage := this.emptied;
 end if;$template$,
@@ -503,7 +508,7 @@ as $$
         'owned', gc._owned_sql(c),
         'owned_variables', case
             when gc._owns_sql(c) is null then ''
-            else E'waiting tid[];\nemptied tid[];\nowned integer;'
+            else E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end,
         'delete', gc._delete_sql(c))
 $$;

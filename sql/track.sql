@@ -127,6 +127,12 @@ begin
     perform gc._require_table(track.target);
     chosen := gc._choose_name(track.target, track.name);
     perform gc._require_undo(track.undo);
+    -- What is true of a tombstone under one url need not be so under another.
+    update gc.tombstones as d
+    set wait_for = null
+    from gc.collections as o
+    where o.name = chosen and o.url is distinct from track.url
+        and d.collection = chosen and d.wait_for = '0';
     insert into gc.collections as o (
         name, target, url, size, label, generation, condition, owned, events, undo
     )

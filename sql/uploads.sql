@@ -27,20 +27,32 @@ comment on function gc._is_held(text, text, text) is
     'Whether somebody uses the row or is writing its object.';
 
 
--- A lock of the session, not of the transaction: it must not keep claims away until a commit.
-create function gc._await_claims()
+-- The lock must not keep claims away until a commit: it goes with the subtransaction.
+create function gc._await_claims(wait interval)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set lock_timeout = '1ms'
 as $$
 begin
-    perform pg_advisory_lock(gc._lock_class(), gc._claim_lock());
-    perform pg_advisory_unlock(gc._lock_class(), gc._claim_lock());
+    perform set_config('lock_timeout',
+        greatest(extract(epoch from wait) * 1000, 1)::integer || 'ms', true);
+    perform pg_advisory_xact_lock(gc._lock_class(), gc._claim_lock());
+    raise 'the wait is over' using errcode = 'ZG000';
+exception
+    when sqlstate 'ZG000' then
+        null;
+    when lock_not_available then
+        raise 'a worker is claiming objects and has not committed'
+            using errcode = 'ZG001',
+                detail = format('Waited for %s.', wait),
+                hint = 'Try again in a few seconds.';
 end;
 $$;
 
-comment on function gc._await_claims() is 'Waits until every gc.claim that runs now has ended.';
+comment on function gc._await_claims(interval) is
+    'Waits until every gc.claim that runs now has ended; raises ZG001 when that takes too long.';
 
 
 create function gc._url_of(c gc.collections, key text)
@@ -63,7 +75,7 @@ comment on function gc._url_of(gc.collections, text) is
     'The address that a key''s object has; null if the key alone does not tell.';
 
 
-create function gc._await_deletion(collection text, key text, url text, wait interval)
+create function gc._await_deletion(collection text, key text, urls text[], wait interval)
     returns void
     language plpgsql
     volatile
@@ -76,7 +88,7 @@ begin
     loop
         select t.* into deleting
         from gc.tombstones as t
-        where (t.url = _await_deletion.url
+        where (t.url = any (urls)
                 or t.wait_for is distinct from '0' and t.key = _await_deletion.key
                     and t.collection = _await_deletion.collection)
             and t.worker is not null and t.due_at > clock_timestamp()
@@ -95,7 +107,7 @@ begin
 end;
 $$;
 
-comment on function gc._await_deletion(text, text, text, interval) is
+comment on function gc._await_deletion(text, text, text[], interval) is
     'Waits until no worker has the object under a lease; raises ZG001 when that takes too long.';
 
 
@@ -126,10 +138,10 @@ begin
     if object is not null then
         perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', object));
     end if;
-    perform gc._await_claims();
+    perform gc._await_claims(wait);
     insert into gc.holds (collection, key, url, reason, held_until)
     values (c.name, canonical, object, 'upload', until);
-    perform gc._await_deletion(c.name, canonical, object, wait);
+    perform gc._await_deletion(c.name, canonical, array[object, gc._url_of(c, canonical)], wait);
     return until;
 end;
 $$;
@@ -171,7 +183,7 @@ begin
     from gc.settings as s
     where t.id in (
         select o.id from gc.tombstones as o
-        where (o.url = ended.url
+        where (o.url = any (array[ended.url, gc._url_of(c, canonical)])
                 or o.wait_for is distinct from '0' and o.key = canonical and o.collection = c.name)
             and o.worker is null
         for update skip locked

@@ -150,6 +150,16 @@ end;
 $$;
 
 -- For tests that commit: everything as it was, but for the numbers.
+create function test.forget_links() returns void language plpgsql as $$
+declare
+    links name;
+begin
+    for links in select unnest(c.links) from gc.collections as c loop
+        execute format('delete from gc.%I', links);
+    end loop;
+end;
+$$;
+
 create function test.reset() returns void language sql as $$
     select set_config('session_replication_role', 'replica', true);
     delete from registry.tags;
@@ -163,6 +173,7 @@ create function test.reset() returns void language sql as $$
     delete from registry.namespaces;
     delete from test.things;
     select test.empty_queues();
+    select test.forget_links();
     delete from gc.tombstones;
     delete from gc.deletion_log;
     delete from gc.totals;
