@@ -404,22 +404,22 @@ comment on function gc._make_lookups(gc.collections) is
     'Makes the functions that look rows up; returns their names.';
 
 
-create function gc._keeping(c gc.collections)
+create function gc._referring(c gc.collections, owned_too boolean)
     returns setof text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select r.reference from gc._references(c) as r where r.owned is null
+    select r.reference from gc._references(c) as r where r.owned is null or owned_too
     union
     select p.part::text
     from gc._references(c) as r
     cross join lateral gc._partitions(r.referencing) as p(part)
-    where r.owned is null and p.part <> r.referencing
+    where (r.owned is null or owned_too) and p.part <> r.referencing
 $$;
 
-comment on function gc._keeping(gc.collections) is
-    'The references that keep rows of a collection, and the partitions in which they stand.';
+comment on function gc._referring(gc.collections, boolean) is
+    'The references that keep rows of a collection, or all, and the partitions they stand in.';
 
 
 -- A table, a partition or a foreign key that was dropped took its references along, and no trigger
@@ -434,7 +434,7 @@ as $$
     insert into gc.scan_requests (collection, reason)
     select c.name, o.place || ' no longer refers to it'
     from unnest(c.keeping) as o(place)
-    where o.place not in (select * from gc._keeping(c))
+    where o.place not in (select * from gc._referring(c, true))
 $$;
 
 comment on function gc._scan_what_lost_references(gc.collections) is
@@ -466,7 +466,7 @@ begin
     perform gc._scan_what_lost_references(c);
     update gc.collections as o
     set functions = made, links = linked, problem = null, problem_since = null,
-        keeping = array(select * from gc._keeping(c))
+        keeping = array(select * from gc._referring(c, false))
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o
