@@ -70,10 +70,15 @@ reference: $(PLAIN)
 	  > build/reference.md
 	cp build/reference.md docs/reference.md
 
-test lint:
+test:
 	tests/setup
 	$(MAKE) --no-print-directory install
-	tests/with_server tests/run $(filter lint,$@)
+	tests/all
+
+lint:
+	tests/setup
+	$(MAKE) --no-print-directory install
+	tests/with_server tests/run lint
 
 help:
 	@echo 'make            build the extension script in build/'
