@@ -21,8 +21,7 @@ begin
             select i.inhparent, i.inhrelid, '' from pg_inherits as i
             union all
             select k.confrelid, k.conrelid, (k.oid, k.xmin)::text
-            from pg_constraint as k
-            where k.contype = 'f' and k.conparentid = 0
+            from pg_constraint as k where k.contype = 'f' and k.conparentid = 0
         ),
         tables(id) as (
             select target::oid

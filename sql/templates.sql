@@ -224,7 +224,8 @@ comment on function gc._referred_sql(gc.collections) is
     'The condition that any reference keeps the key of the queue entry q; null: there is none.';
 
 
--- Why a row is no garbage, in full: asked before the lock, and again after it.
+-- Why a row is no garbage, in full: asked after the lock. Before it, links may answer for some of
+-- it: see gc._plainly_kept_sql.
 create function gc._kept_sql(c gc.collections)
     returns text
     language sql

@@ -358,9 +358,8 @@ with looked as materialized (
             where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
         ) as held
     from {queue} as q
-    cross join (
-        select exists (select from gc.holds as h where h.held_until > now())
-    ) as holds(exist)
+    cross join (select exists (select from gc.holds as h where h.held_until > now()))
+        as holds(exist)
     where q.ctid = any (this.locked)
 ),
 {relinked}
