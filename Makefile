@@ -75,6 +75,13 @@ test:
 	$(MAKE) --no-print-directory install
 	tests/all
 
+# QUICK=1: the daily subset. ONLY="reviews skew": those benchmarks.
+bench:
+	tests/setup
+	bench/setup
+	$(MAKE) --no-print-directory install
+	BLOBGC_BENCH=1 tests/with_server .venv/bin/python bench/run.py $(if $(QUICK),--quick) $(ONLY)
+
 lint:
 	tests/setup
 	$(MAKE) --no-print-directory install
@@ -89,10 +96,11 @@ help:
 	@echo 'make demo       collect a registry that is being pushed to, and prove what is left'
 	@echo 'make demo-stop  stop the server of the demo and remove its files'
 	@echo 'make test       install, and run every test in a private server'
+	@echo 'make bench      measure against peers, and write bench/RESULTS.md (QUICK=1: 5 minutes)'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain demo demo-stop reference test lint help install uninstall clean
+.PHONY: all plain demo demo-stop reference test bench lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)
