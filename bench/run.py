@@ -9,9 +9,11 @@ import argparse
 import time
 
 from harness import Benchmark, Scale, load, save
+from offline import offline
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "offline": offline,
 }
 
 

@@ -1,0 +1,277 @@
+"""A whole collection on a file system: the registry that must be read-only for it, and blobgc."""
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from harness import (
+    ROOT,
+    Comparison,
+    Scale,
+    connect,
+    drop_database,
+    new_database,
+    ratios,
+)
+from images import Image, create_registry, digest, digests, push, untag
+
+IMAGES = 2000
+PUSHED, AT_WORK = "bench_offline_pushed", "bench_offline"
+STORAGE = Path("docker/registry/v2")
+PUSHING_ALONE = 2.0  # Seconds.
+
+IS_ANYTHING_LEFT = """
+select exists (select from gc.tombstones)
+    or exists (select from gc.manifest_review_queue where review_after <= now())
+    or exists (select from gc.blob_review_queue where review_after <= now())
+"""
+
+CONFIG = """\
+version: 0.1
+log: {{level: error}}
+storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
+"""
+
+
+# docker-registry ----------------------------------------------------------------------------------
+
+def write_storage(root: Path, images: list[Image]) -> None:
+    """The folder as docker-registry leaves it after these pushes, half the tags being deleted."""
+    for image in images:
+        here = root / STORAGE / "repositories" / image.repository
+        for content in (image.manifest, *image.blobs):
+            write(root / blob_path(content), content)
+        for content in image.blobs:
+            write_link(here / "_layers", content)
+        write_link(here / "_manifests/revisions", image.manifest)
+        if image.is_kept:
+            tag = here / "_manifests/tags" / image.tag
+            write(tag / "current/link", digest(image.manifest).encode())
+            write_link(tag / "index", image.manifest)
+
+
+def blob_path(content: bytes) -> Path:
+    name = digest(content).removeprefix("sha256:")
+    return STORAGE / "blobs/sha256" / name[:2] / name / "data"
+
+
+def write_link(folder: Path, content: bytes) -> None:
+    name = digest(content)
+    write(folder / name.replace(":", "/") / "link", name.encode())
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def docker_registry() -> str:
+    """What bench/setup unpacked, or the one that is installed."""
+    unpacked = ROOT / "build/docker-registry/usr/bin/docker-registry"
+    return str(unpacked if unpacked.exists() else shutil.which("docker-registry"))
+
+
+def collect_with_docker(root: Path, kept: list[Image]) -> float:
+    """Seconds; what is left is checked."""
+    config = root.with_suffix(".yml")
+    config.write_text(CONFIG.format(root=root))
+    begin = time.perf_counter()
+    subprocess.run([docker_registry(), "garbage-collect", "--delete-untagged", config],
+                   check=True, stdout=subprocess.DEVNULL)
+    took = time.perf_counter() - begin
+    links = (root / STORAGE / "repositories").rglob("_manifests/revisions/sha256/*/link")
+    assert {link.read_text() for link in links} == {digest(image.manifest) for image in kept}
+    assert objects(root) == digests(kept)
+    return took
+
+
+def objects(root: Path) -> set[str]:
+    """The digests of the blobs in a storage folder."""
+    return {"sha256:" + path.parent.name for path in (root / STORAGE / "blobs").rglob("data")}
+
+
+# blobgc -------------------------------------------------------------------------------------------
+
+def fill_registry(store: Path, images: list[Image]) -> None:
+    """A registry into which all of this was pushed, with a tag each."""
+    for image in images:
+        for content in image.blobs:
+            write(store / blob_path(content), content)
+    new_database(PUSHED)
+    with connect(PUSHED) as db:
+        create_registry(db, f"file://{store}", images)
+        # What is pushed later waits for its review as long as usual.
+        db.execute("delete from gc.review_after_defaults where event like '%_upload'")
+
+
+def collect_with_blobgc(store: Path) -> float:
+    """Seconds from the start of the runner until nothing is left for it to do."""
+    begin = time.perf_counter()
+    runner = subprocess.Popen(
+        [sys.executable, ROOT / "runner.py", "run", "--dsn", f"dbname={AT_WORK}",
+         "--store", f"file://{store}/"], stderr=subprocess.DEVNULL)
+    try:
+        with connect(AT_WORK) as db:
+            while db.execute(IS_ANYTHING_LEFT).fetchone() == (True,):
+                assert runner.poll() is None
+                time.sleep(0.01)
+        return time.perf_counter() - begin
+    finally:
+        runner.terminate()
+        runner.wait()
+
+
+def check_registry(store: Path, kept: list[Image]) -> None:
+    """Rows and files are exactly those of the images that are to be kept."""
+    rows = "select registry.digest_text(digest) from registry."
+    with connect(AT_WORK) as db:
+        manifests = {str(row[0]) for row in db.execute(rows.encode() + b"manifests")}
+        blobs = {str(row[0]) for row in db.execute(rows.encode() + b"blobs")}
+    assert manifests == {digest(image.manifest) for image in kept}
+    assert blobs | manifests == digests(kept)
+    assert blobs == objects(store)
+
+
+class Pushing:
+    """Images that are pushed, one after the other, by one client until it is told to stop."""
+
+    def __init__(self, store: Path, repositories: int) -> None:
+        self.store, self.repositories = store, repositories
+        self.pushed: list[Image] = []
+
+    def rate_while(self, stop: threading.Event) -> float:
+        """Pushes a second."""
+        begin, before = time.perf_counter(), len(self.pushed)
+        with connect(AT_WORK) as db:
+            while not stop.is_set():
+                image = Image(IMAGES + len(self.pushed), self.repositories)
+                push(db, image, self.write)
+                self.pushed.append(image)
+        return (len(self.pushed) - before) / (time.perf_counter() - begin)
+
+    def write(self, content: bytes) -> None:
+        write(self.store / blob_path(content), content)
+
+
+def push_alone(pushing: Pushing) -> float:
+    stop = threading.Event()
+    timer = threading.Timer(PUSHING_ALONE, stop.set)
+    timer.start()
+    return pushing.rate_while(stop)
+
+
+def push_and_collect(pushing: Pushing, store: Path) -> tuple[float, float]:
+    """Pushes a second until all is collected, and the seconds that took."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        rate = pool.submit(pushing.rate_while, stop)
+        try:
+            took = collect_with_blobgc(store)
+        finally:
+            stop.set()
+        return rate.result(), took
+
+
+# Both ---------------------------------------------------------------------------------------------
+
+def renew(template: Path, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["cp", "-a", template, folder], check=True)
+
+
+class Rounds:
+    """The same images in a folder of docker-registry and in a registry of blobgc."""
+
+    def __init__(self, folder: Path, repositories: int) -> None:
+        self.images = [Image(number, repositories) for number in range(IMAGES)]
+        self.repositories = repositories
+        self.kept = [image for image in self.images if image.is_kept]
+        self.docker_template, self.docker = folder / "docker-template", folder / "docker"
+        self.store_template, self.store = folder / "store-template", folder / "store"
+        write_storage(self.docker_template, self.images)
+        fill_registry(self.store, self.images)
+        self.store.rename(self.store_template)
+        self.times: dict[str, list[float]] = defaultdict(list)
+
+    def run(self) -> None:
+        """One of docker-registry, one of blobgc in quiet, one of blobgc with pushes."""
+        renew(self.docker_template, self.docker)
+        self.times["docker"].append(collect_with_docker(self.docker, self.kept))
+        self.renew_registry()
+        self.times["blobgc"].append(collect_with_blobgc(self.store))
+        check_registry(self.store, self.kept)
+        self.renew_registry()
+        pushing = Pushing(self.store, self.repositories)
+        self.times["alone"].append(push_alone(pushing))
+        rate, took = push_and_collect(pushing, self.store)
+        self.times["meanwhile"].append(rate)
+        self.times["beside pushes"].append(took)
+        check_registry(self.store, self.kept + pushing.pushed)
+
+    def renew_registry(self) -> None:
+        renew(self.store_template, self.store)
+        new_database(AT_WORK, PUSHED)
+        with connect(AT_WORK) as db:
+            begin = time.perf_counter()
+            untag(db, [image for image in self.images if not image.is_kept])
+            self.times["untag"].append(time.perf_counter() - begin)
+
+    def median(self, what: str) -> float:
+        return statistics.median(self.times[what])
+
+    def compare(self) -> Iterator[Comparison]:
+        where = f"{self.repositories} repositories" if self.repositories > 1 else "one repository"
+        yield Comparison(
+            f"collecting {IMAGES:,} images, half untagged, in {where}",
+            "docker-registry garbage-collect",
+            ratios(self.times["docker"], self.times["blobgc"]),
+            at_least=5 if self.repositories > 1 else 50,
+            figures=f"{self.median('docker'):.2f} s and {self.median('blobgc'):.2f} s, after "
+                    f"{1000 * self.median('untag'):.0f} ms for deleting the tags")
+        yield Comparison(
+            f"pushes a second while that is collected, in {where}",
+            "pushes without collecting",
+            ratios(self.times["meanwhile"], self.times["alone"]),
+            figures=f"{self.median('meanwhile'):.0f}/s and {self.median('alone'):.0f}/s; the "
+                    f"collection took {self.median('beside pushes'):.2f} s; with docker-registry "
+                    "it is none")
+
+
+def offline(scale: Scale) -> Iterator[Comparison]:
+    """A whole collection, against docker-registry's.
+
+    2,000 images, each a manifest, a configuration and three layers, of which some are shared; all
+    are small, so that no time is spent on bytes. Half of them have lost their tags. The same images
+    are in a storage folder of docker-registry (Debian's), as it writes them, and in a registry that
+    gc.create_registry made, with a folder as its store.
+
+    One side is `docker-registry garbage-collect --delete-untagged`. It reads all manifests and, for
+    each one, every tag of its repository: hence one repository and 100. The registry has to be
+    read-only or stopped meanwhile. The other is the runner, from the start of Python until nothing
+    is left: it reviews all manifests and blobs, because those of the pushes are due as well, and
+    deletes the files. All delays are zero. Both must leave exactly the same blobs, each time.
+    docker-registry also deletes the files of manifests; to blobgc these are rows.
+
+    Then blobgc collects again while one client pushes new images, some with layers that are being
+    collected. Its pushes a second are compared with those of two seconds without collecting. In the
+    end there must be exactly the rows and files of all live images. With one repository
+    docker-registry takes minutes: there are only three rounds of that, and none in the daily subset.
+    """
+    try:
+        for repositories in (100,) if scale.quick else (1, 100):
+            with tempfile.TemporaryDirectory() as folder:
+                rounds = Rounds(Path(folder), repositories)
+                for _ in range(3 if repositories == 1 else scale.rounds):
+                    rounds.run()
+                yield from rounds.compare()
+    finally:
+        drop_database(AT_WORK)
+        drop_database(PUSHED)
