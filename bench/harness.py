@@ -107,13 +107,17 @@ def drop_database(name: str) -> None:
 
 
 def pgbench(database: str, script: str, *, clients: int = 1, seconds: int = 0,
-            transactions: int = 0, log_prefix: str = "") -> float:
-    """Transactions a second of a script, with prepared statements and two threads at most."""
+            transactions: int = 0, rate: float = 0, log_prefix: str = "") -> float:
+    """Transactions a second of a script, with prepared statements and two threads at most.
+
+    With a rate, so many a second begin, and what is logged is the time since each should have.
+    """
     amount = ["-t", str(transactions)] if transactions else ["-T", str(seconds)]
     log = ["-l", f"--log-prefix={log_prefix}"] if log_prefix else []
+    steady = ["--rate", str(rate)] if rate else []
     done = subprocess.run(
         ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2)),
-         *amount, *log, "-f", "-", database],
+         *amount, *steady, *log, "-f", "-", database],
         check=True, capture_output=True, text=True, input=script, env=os.environ)
     return float(next(line.split("=")[1].split()[0]
                       for line in done.stdout.splitlines() if line.startswith("tps")))

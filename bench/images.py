@@ -75,8 +75,7 @@ def digests(images: list[Image]) -> set[str]:
 COLLECT_AT_ONCE = """
 update gc.settings set jitter = '0';
 insert into gc.review_after_defaults
-select unnest(array[
-    'blob_upload', 'manifest_upload', 'manifest_delete', 'layer_delete', 'tag_delete']), '0';
+values ('manifest_delete', '0'), ('layer_delete', '0'), ('tag_delete', '0');
 """
 
 PUSHED = """
@@ -89,8 +88,8 @@ create temporary table pushed (
 FILL = """
 create temporary table part as
 select p.digest as manifest_digest, d.n - 1 as position,
-    registry.digest_bytes(d.value ->> 'digest') as digest, (d.value -> 'size')::bigint as size,
-    d.value ->> 'mediaType' as media_type
+    '\\x01'::bytea || decode(substr(d.value ->> 'digest', 8), 'hex') as digest,
+    (d.value -> 'size')::bigint as size, d.value ->> 'mediaType' as media_type
 from pushed as p
 cross join lateral (select convert_from(p.payload, 'UTF8')::jsonb) as m(document)
 cross join lateral jsonb_array_elements(jsonb_build_array(m.document -> 'config')
@@ -135,8 +134,15 @@ drop table pushed, part;
 """
 
 
+IS_ANYTHING_LEFT = """
+select exists (select from gc.tombstones)
+    or exists (select from gc.manifest_review_queue where review_after <= now())
+    or exists (select from gc.blob_review_queue where review_after <= now())
+"""
+
+
 def create_registry(db: Connection, store: str, images: list[Image]) -> None:
-    """A registry that has these images, each with its tag, and in which no delay is set.
+    """A registry that has these images, each with its tag. What is deleted is reviewed at once.
 
     The rows are those that pushes leave, but are inserted table by table; there are no objects.
     """

@@ -9,11 +9,13 @@ import argparse
 import time
 
 from harness import Benchmark, Scale, load, save
+from latency import latency
 from offline import offline
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
     "offline": offline,
+    "latency": latency,
 }
 
 

@@ -1,0 +1,169 @@
+"""How long pushes take while a registry is being collected as fast as it goes."""
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import (
+    Comparison,
+    Connection,
+    Scale,
+    connect,
+    drop_database,
+    execute,
+    new_database,
+    pgbench,
+    ratios,
+)
+from images import IS_ANYTHING_LEFT, Image, create_registry, untag
+
+FILLED, AT_WORK = "bench_latency_filled", "bench_latency"
+REPOSITORIES, CLIENTS, RATE, WARM_UP = 100, 4, 25, 10
+
+# Digests as images.py has them, so that the base layer is one that is there.
+DIGEST = """
+create function digest(what text, number bigint)
+    returns text
+    language sql
+    immutable
+    return 'sha256:' || encode(sha256(convert_to(what || ' ' || number, 'UTF8')), 'hex');
+"""
+
+PUSH = f"""
+\\set number random(1000000000, 1000000000000)
+\\set base :number % 7
+\\set repository random(0, {REPOSITORIES - 1})
+select registry.has_blob('acme/app-' || :repository, digest('base', :base));
+select registry.begin_blob_upload('acme/app-' || :repository, digest('program', :number));
+select registry.finish_blob_upload('acme/app-' || :repository, digest('program', :number), 1);
+select registry.begin_blob_upload('acme/app-' || :repository, digest('configuration', :number));
+select registry.finish_blob_upload('acme/app-' || :repository, digest('configuration', :number), 1);
+select registry.put_image('acme/app-' || :repository, digest('configuration', :number),
+    array[digest('base', :base), digest('program', :number)], 'v' || :number);
+"""
+
+
+def fill(count: int) -> None:
+    """A registry with so many images, of which half have just lost their tags."""
+    images = [Image(number, REPOSITORIES) for number in range(count)]
+    new_database(FILLED)
+    with connect(FILLED) as db:
+        create_registry(db, "file:///nowhere/images", images)
+        untag(db, [image for image in images if not image.is_kept])
+        execute(db, DIGEST)
+        db.execute("vacuum analyze")
+
+
+def push_steadily(seconds: int) -> list[float]:
+    """Milliseconds that each push took, in order of size."""
+    with tempfile.TemporaryDirectory() as folder:
+        pgbench(AT_WORK, PUSH, clients=CLIENTS, seconds=seconds, rate=RATE,
+                log_prefix=f"{folder}/log")
+        log = [line.split() for part in Path(folder).iterdir()
+               for line in part.read_text().splitlines()]
+    with connect(AT_WORK) as db:
+        assert db.execute("select count(*) from registry.tags where length(name) > 9").fetchone() \
+            == (len(log),)
+    return sorted(int(took) / 1000 for _, nth, took, *_ in log if int(nth) > WARM_UP)
+
+
+def review(db: Connection, batch: int) -> int:
+    """How many rows a batch had."""
+    row = db.execute("select sum(reviewed) from gc.review(%s)", (batch,)).fetchone()
+    assert row is not None
+    return int(str(row[0]))
+
+
+def delete(db: Connection, batch: int) -> int:
+    """As the runner does, but there is nothing in the store that would have to be deleted."""
+    ids = [row[0] for row in db.execute("select id from gc.claim('bench', %s)", (batch,))]
+    db.execute("select gc.confirm('bench', %s)", (ids,))
+    return len(ids)
+
+
+def repeat(step: Callable[[Connection, int], int], batch: int, stop: threading.Event) -> int:
+    """How many rows there were altogether."""
+    done = 0
+    with connect(AT_WORK) as db:
+        while not stop.is_set():
+            done += step(db, batch)
+    return done
+
+
+@dataclass
+class Window:
+    """What happened in one window: pushes in milliseconds, and how much was collected a second."""
+
+    pushes: list[float]
+    reviewed: float = 0
+    deleted: float = 0
+
+    def percentile(self, share: float) -> float:
+        return self.pushes[int(share * len(self.pushes))]
+
+
+def push_alone(seconds: int) -> Window:
+    new_database(AT_WORK, FILLED)
+    return Window(push_steadily(seconds))
+
+
+def push_and_collect(seconds: int, batch: int) -> Window:
+    new_database(AT_WORK, FILLED)
+    stop, begin = threading.Event(), time.perf_counter()
+    with ThreadPoolExecutor(2) as pool:
+        loops = [pool.submit(repeat, step, batch, stop) for step in (review, delete)]
+        try:
+            pushes = push_steadily(seconds)
+        finally:
+            stop.set()
+    took = time.perf_counter() - begin
+    with connect(AT_WORK) as db:
+        assert db.execute(IS_ANYTHING_LEFT).fetchone() == (True,), "the backlog did not last"
+    return Window(pushes, *(loop.result() / took for loop in loops))
+
+
+def compare(batch: int, quiet: list[Window], busy: list[Window]) -> Iterator[Comparison]:
+    reviewed = statistics.median(window.reviewed for window in busy)
+    deleted = statistics.median(window.deleted for window in busy)
+    for share, at_most in ((0.5, None), (0.99, 1.3)):
+        above, below = ([window.percentile(share) for window in side] for side in (busy, quiet))
+        yield Comparison(
+            f"p{100 * share:.0f} of pushes while collecting in batches of {batch:,}",
+            "without collecting", ratios(above, below), at_most=at_most,
+            figures=f"{statistics.median(above):.1f} ms and {statistics.median(below):.1f} ms; a "
+                    f"second, {reviewed:,.0f} rows reviewed, {deleted:,.0f} objects deleted")
+
+
+def latency(scale: Scale) -> Iterator[Comparison]:
+    """Pushes while collecting at full speed, against pushes without.
+
+    A registry of 60,000 images in 100 repositories, half of them without a tag: more than can be
+    collected in one window. In each window of 12 seconds, 25 images a second are pushed over 4
+    connections, at random times. What counts is the time from when a push should have begun to the
+    end of its last statement; it checks for a base layer, announces and ends two uploads, and puts
+    the manifest. Nothing is written to a store. The first ten of each connection do not count,
+    because they plan their statements.
+
+    In the windows in which it is collected, one connection calls gc.review all the time and another
+    claims and confirms all the time, as the runner would if a store took no time to delete. Each
+    window has a fresh copy of the database. The pushes and the collector share the machine's cores.
+    """
+    seconds, batches = scale.of(12, 5), (1000,) if scale.quick else (1000, 200)
+    quiet: list[Window] = []
+    busy: dict[int, list[Window]] = {batch: [] for batch in batches}
+    try:
+        fill(scale.of(60_000, 15_000))
+        for _ in range(scale.rounds):
+            quiet.append(push_alone(seconds))
+            for batch in batches:
+                busy[batch].append(push_and_collect(seconds, batch))
+    finally:
+        drop_database(AT_WORK)
+        drop_database(FILLED)
+    for batch in batches:
+        yield from compare(batch, quiet, busy[batch])
