@@ -303,12 +303,10 @@ create function gc._event_words(event text)
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object(
-        'event', gc._inline(quote_literal(event)), 'review_after', gc._review_after_sql(event))
+    select jsonb_build_object('event', gc._inline(quote_literal(event)))
 $$;
 
-comment on function gc._event_words(text) is
-    'What stands for an event, and for when its rows are reviewed.';
+comment on function gc._event_words(text) is 'What stands for an event.';
 
 
 -- The body is quoted like any other text: a name in it may contain what it likes.
@@ -414,7 +412,8 @@ comment on function gc._truncate_trigger_sql(gc.collections, name, gc._trigger) 
     'The function of a trigger that comes before a TRUNCATE.';
 
 
--- An object that is on its way out stays because of a new row, or the row has to wait.
+-- An object that is on its way out stays because of a new row, or the row has to wait. One look-up
+-- tells that there is none, as nearly always.
 create function gc._admit_sql(c gc.collections, only_changed boolean)
     returns text
     language sql
@@ -422,7 +421,7 @@ create function gc._admit_sql(c gc.collections, only_changed boolean)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
-if (select s.strict_uploads from gc.settings as s) then
+if gc._strict_uploads() then
     perform gc._require_uploads({name}, array_agg(o.key), array_agg(o.url))
     from (
         select {key_text}, {url} from new_rows as {alias}
@@ -430,12 +429,19 @@ if (select s.strict_uploads from gc.settings as s) then
     ) as o(key, url)
     where o.url is not null;
 end if;
-perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
-from (
-    select {url}, {generation} from new_rows as {alias}
-    {except_url}
-) as o(url, generation)
-where o.url is not null;$template$,
+if current_setting('transaction_isolation') <> 'read committed'
+    or exists (
+        select from (select {url} from new_rows as {alias}) as o(url)
+        where (select true from gc.tombstones as d where d.url = o.url limit 1)
+    )
+then
+    perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
+    from (
+        select {url}, {generation} from new_rows as {alias}
+        {except_url}
+    ) as o(url, generation)
+    where o.url is not null;
+end if;$template$,
         w.words || jsonb_build_object(
             'except_key', case when only_changed then gc._render(
                 'except select {key_text}, {url} from old_rows as {alias}', w.words) else '' end,
@@ -456,7 +462,7 @@ create function gc._after_insert_sql(c gc.collections)
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, {review_after}
+select {keys}, {event}, gc.review_after({event})
 from new_rows;
 {admit}$template$,
         gc._words(c) || gc._event_words(gc._event(c, c.name || '_insert')) || jsonb_build_object(
@@ -534,7 +540,7 @@ create function gc._after_update_sql(c gc.collections)
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, {review_after}
+select {keys}, {event}, gc.review_after({event})
 from (select {watched} from new_rows except select {watched} from old_rows) as changed;
 {objects}$template$,
         gc._words(c) || gc._event_words(gc._event(c, c.name || '_update')) || jsonb_build_object(
@@ -662,10 +668,11 @@ create function gc._lost_sql(c gc.collections, r gc._reference, event text, sour
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select distinct {lost_keys}, {event}, {review_after}
+select {lost_keys}, {event}, gc.review_after({event})
 from {source} as r
 {joined}
-where {not_null};$template$,
+where {not_null}
+group by {lost_keys};$template$,
         gc._words(c) || gc._event_words(event) || gc._lost_words(c, r)
             || jsonb_build_object('source', source, 'joined', '')
             || case when not gc._needs_target(r) then '{}' else jsonb_build_object(
