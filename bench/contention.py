@@ -31,6 +31,8 @@ from generate_series(1, {images}) as n, generate_series(1, 3) as p;
 create sequence next_image;
 """
 
+WHAT = [("manifests", "manifests", "id"), ("layers of manifests", "layers", "manifest_id")]
+
 # Whoever comes next takes the next image.
 DELETE = """
 select nextval('next_image') as image \\gset
@@ -50,8 +52,7 @@ def deletes(scale: Scale) -> Iterator[Comparison]:
     with it (ON DELETE CASCADE); once only the layers are deleted.
     """
     with registries(FILL.format(images=scale.of(40_000, 10_000))) as made:
-        for what, table, column in (("manifests", "manifests", "id"),
-                                    ("layers of manifests", "layers", "manifest_id")):
+        for what, table, column in WHAT[:scale.of(2, 1)]:
             script = DELETE.format(table=table, id=column)
             rates = alternate(scale.rounds, {
                 tracker: partial(deletes_per_second, made[tracker], script, scale.of(4, 1))

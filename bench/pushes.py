@@ -97,16 +97,18 @@ def one_by_one(scale: Scale) -> Iterator[Comparison]:
     over a Unix socket. Nobody tracks, blobgc tracks, or the peer does, which has a trigger for each
     row, queues with one row a key (upsert) and tables of links. "Extra" is the time of a push less
     the time of one that nobody tracks. First without fsync, so that no disk hides anything; then
-    with it, as it is in production.
+    with it, as it is in production. A round is three turns of 300 pushes, of which the fastest
+    counts.
     """
     pushes = scale.of(300, 100)
     with registries(BASES) as made:
         sides = {tracker: partial(push_singly, made[tracker], tracker, pushes)
                  for tracker in TRACKERS}
-        yield from compared_pushes(alternate(3 * scale.rounds, sides), "", 1.15, 0.5)
+        took = best_of_three(alternate(3 * scale.rounds, sides))
+        yield from compared_pushes(took, "", 1.15, 0.5)
         if not scale.quick:
             with durable():
-                took = alternate(scale.rounds, sides)
+                took = best_of_three(alternate(3 * scale.rounds, sides))
             yield from compared_pushes(took, ", with fsync", None, None)
 
 
@@ -119,6 +121,12 @@ def push_singly(database: str, tracker: str, pushes: int) -> float:
     return seconds
 
 
+def best_of_three(took: dict[str, list[float]]) -> dict[str, list[float]]:
+    """A difference of two times is lost in noise unless the noise is taken away first."""
+    return {tracker: [min(seconds[turn:turn + 3]) for turn in range(0, len(seconds), 3)]
+            for tracker, seconds in took.items()}
+
+
 def counts(database: str, tracker: str) -> list[int]:
     """How many rows there are of what was pushed, and of what the tracker knows of it."""
     return [count(database, table) for table in ["registry.tags", *NOTED[tracker]]]
@@ -128,7 +136,7 @@ def compared_pushes(took: dict[str, list[float]], said: str, at_most: float | No
                     extra_at_most: float | None) -> Iterator[Comparison]:
     figures = ", ".join(f"{tracker} {1000 * statistics.median(seconds):.2f} ms"
                         for tracker, seconds in took.items())
-    extra = {tracker: [a - b for a, b in zip(took[tracker], took[NOBODY], strict=True)]
+    extra = {tracker: [max(a - b, 1e-6) for a, b in zip(took[tracker], took[NOBODY], strict=True)]
              for tracker in (BLOBGC, PEER)}
     yield Comparison(f"push of one image{said}", "no tracking", ratios(took[BLOBGC], took[NOBODY]),
                      at_most=at_most, figures=figures)

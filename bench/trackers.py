@@ -42,25 +42,26 @@ select digest, namespace_id, repository_id, manifest_id, position from registry.
 
 
 @contextmanager
-def registries(fill: str = "") -> Iterator[dict[str, str]]:
+def registries(fill: str) -> Iterator[dict[str, str]]:
     """A database for each tracker, to be copied; what fill inserts, nobody was told of."""
-    names = {tracker: f"bench_{tracker}" for tracker in TRACKERS}
+    base, names = "bench_registry", {tracker: f"bench_{tracker}" for tracker in TRACKERS}
     try:
+        with connect(new_database(base)) as db:
+            execute(db, CREATE)
+            execute(db, f"set session_replication_role = replica; {fill}")
         for tracker, name in names.items():
-            with connect(new_database(name)) as db:
-                prepare(db, tracker, fill)
+            with connect(new_database(name, base)) as db:
+                hand_over(db, tracker)
         yield names
     finally:
-        for name in names.values():
+        for name in (base, *names.values()):
             drop_database(name)
 
 
-def prepare(db: Connection, tracker: str, fill: str) -> None:
-    """The registry, its rows, and who follows what happens to it."""
-    execute(db, CREATE)
+def hand_over(db: Connection, tracker: str) -> None:
+    """Who follows from now on. The peer's links are there as if it always had."""
     if tracker != BLOBGC:
         execute(db, UNTRACK)
-    execute(db, f"set session_replication_role = replica; {fill}; reset session_replication_role")
     if tracker == PEER:
         execute(db, (PEERS / "upsert_queues.sql").read_text())
         execute(db, LINK)
