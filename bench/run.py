@@ -8,10 +8,18 @@ they found. With --quick, smaller data and fewer rounds; nothing but the termina
 import argparse
 import time
 
+import contention
+import pushes
+import reviews
 from harness import Benchmark, Scale, load, save
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "pushes": pushes.one_by_one,
+    "bulk": pushes.in_bulk,
+    "contention": contention.deletes,
+    "reviews": reviews.on_loopback,
+    "network": reviews.over_a_network,
 }
 
 
