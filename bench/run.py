@@ -8,10 +8,16 @@ they found. With --quick, smaller data and fewer rounds; nothing but the termina
 import argparse
 import time
 
+import finding
+import scale
+import skew
 from harness import Benchmark, Scale, load, save
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "scale": scale.growing,
+    "skew": skew.shared,
+    "finding": finding.garbage,
 }
 
 
