@@ -9,8 +9,11 @@ import argparse
 import time
 
 import contention
+import finding
 import pushes
 import reviews
+import scale
+import skew
 from harness import Benchmark, Scale, load, save
 from report import write_report
 
@@ -20,6 +23,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "contention": contention.deletes,
     "reviews": reviews.on_loopback,
     "network": reviews.over_a_network,
+    "scale": scale.growing,
+    "skew": skew.shared,
+    "finding": finding.garbage,
 }
 
 
