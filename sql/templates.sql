@@ -332,6 +332,48 @@ create type gc._trigger as (
 comment on type gc._trigger is 'A trigger that a collection needs, and what it does.';
 
 
+create function gc._has_columns_sql(relation regclass, columns name[])
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._inline(format(
+        'gc._has_columns(%L, %L)', relation, gc._typed(relation, columns)))
+$$;
+
+comment on function gc._has_columns_sql(regclass, name[]) is
+    'The condition that a table still has the columns that it has now.';
+
+
+-- Whether a table is what it was is part of the plan of a statement that reads it, and is found out
+-- anew only when the table changes: so the target is read as well, though never a row of it.
+create function gc._guard_words(c gc.collections, t gc._trigger)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when t.target_columns is null then jsonb_build_object(
+            'target_gone', '', 'target_too', '',
+            'has_columns', gc._has_columns_sql(t.relation, t.columns))
+        else jsonb_build_object(
+            'target_gone', gc._render($template$
+if to_regclass({table}) is null then
+    perform gc._note_missed({name}, {table});
+    return null;
+end if;$template$, gc._words(c)),
+            'target_too', gc._inline(format(' left join %s as t on false', c.target)),
+            'has_columns', gc._has_columns_sql(t.relation, t.columns) || E'\n            and '
+                || gc._has_columns_sql(c.target, t.target_columns))
+    end
+$$;
+
+comment on function gc._guard_words(gc.collections, gc._trigger) is
+    'What stands for the question whether a trigger still fits the tables it was made for.';
+
+
 -- The frame of a trigger function. Its rights are the owner's: the application needs none on gc.
 -- What was dropped or renamed a moment ago must not fail the application's statement.
 create function gc._trigger_sql(c gc.collections, function_name name, t gc._trigger)
@@ -350,23 +392,24 @@ create or replace function gc.{function}()
     {settings}
 $template$, $template$
 #variable_conflict use_column
+declare
+    is_current boolean;
 begin
-    -- No row, or no longer what this was made for: there is nothing to follow.
-    if (select gc._has_columns({relation}, {columns}) from {rows} limit 1) is not true{or_target}
-    then
-        perform gc._note_missed({name}, {relation}, {columns});
-        return null;
+    {target_gone}
+    -- Null: there is no row. False: this is no longer what the function was made for.
+    is_current := (
+        select {has_columns} from {rows}{target_too} limit 1
+    );
+    if is_current then
+        {body}
+    elsif not is_current then
+        perform gc._note_missed({name}, {relation});
     end if;
-    {body}
     return null;
 end;$template$,
-        gc._words(c) || jsonb_build_object(
+        gc._words(c) || gc._guard_words(c, t) || jsonb_build_object(
             'function', gc._inline(quote_ident(function_name)),
             'relation', gc._inline(quote_literal(t.relation)),
-            'columns', gc._inline(quote_literal(gc._typed(t.relation, t.columns))),
-            'or_target', case when t.target_columns is null then '' else gc._inline(format(
-                E'\n        or gc._has_columns(to_regclass(%L)::text, %L) is not true',
-                c.target, gc._typed(c.target, t.target_columns))) end,
             'rows', case when t.tables like '%new_rows' then 'new_rows' else 'old_rows' end,
             -- Settings cost, so only what needs them has them.
             'settings', concat_ws(E'\n',
