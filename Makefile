@@ -80,7 +80,7 @@ bench:
 	tests/setup
 	bench/setup
 	$(MAKE) --no-print-directory install
-	BLOBGC_BENCH=1 tests/with_server .venv/bin/python bench/run.py $(if $(QUICK),--quick) $(ONLY)
+	BLOBGC_BENCH=1 tests/with_server .venv/bin/python bench/measure.py $(if $(QUICK),--quick) $(ONLY)
 
 lint:
 	tests/setup

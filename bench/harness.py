@@ -8,9 +8,10 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 
@@ -19,6 +20,8 @@ BUILT = ROOT / "build" / "bench"
 
 Connection = psycopg.Connection[tuple[object, ...]]
 Benchmark = Callable[["Scale"], Iterator["Comparison"]]
+Side = TypeVar("Side")
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,16 @@ def show(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"
 
 
+def alternate(rounds: int,
+              sides: Mapping[Side, Callable[[], Measured]]) -> dict[Side, list[Measured]]:
+    """What was measured for each side, round by round: in each round all of them, in turn."""
+    found: dict[Side, list[Measured]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side, measure in sides.items():
+            found[side].append(measure())
+    return found
+
+
 def ratios(above: list[float], below: list[float]) -> list[float]:
     """Round by round, the one divided by the other."""
     return [a / b for a, b in zip(above, below, strict=True)]
@@ -118,7 +131,7 @@ def pgbench(database: str, script: str, *, clients: int = 1, seconds: int = 0,
     done = subprocess.run(
         ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, 2)),
          *amount, *steady, *log, "-f", "-", database],
-        check=True, capture_output=True, text=True, input=script, env=os.environ)
+        check=True, stdout=subprocess.PIPE, text=True, input=script, env=os.environ)
     return float(next(line.split("=")[1].split()[0]
                       for line in done.stdout.splitlines() if line.startswith("tps")))
 

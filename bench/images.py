@@ -141,7 +141,7 @@ select exists (select from gc.tombstones)
 """
 
 
-def create_registry(db: Connection, store: str, images: list[Image]) -> None:
+def create_filled_registry(db: Connection, store: str, images: list[Image]) -> None:
     """A registry that has these images, each with its tag. What is deleted is reviewed at once.
 
     The rows are those that pushes leave, but are inserted table by table; there are no objects.

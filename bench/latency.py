@@ -20,7 +20,7 @@ from harness import (
     pgbench,
     ratios,
 )
-from images import IS_ANYTHING_LEFT, Image, create_registry, untag
+from images import IS_ANYTHING_LEFT, Image, create_filled_registry, untag
 
 FILLED, AT_WORK = "bench_latency_filled", "bench_latency"
 REPOSITORIES, CLIENTS, RATE, WARM_UP = 100, 4, 25, 10
@@ -53,7 +53,7 @@ def fill(count: int) -> None:
     images = [Image(number, REPOSITORIES) for number in range(count)]
     new_database(FILLED)
     with connect(FILLED) as db:
-        create_registry(db, "file:///nowhere/images", images)
+        create_filled_registry(db, "file:///nowhere/images", images)
         untag(db, [image for image in images if not image.is_kept])
         execute(db, DIGEST)
         db.execute("vacuum analyze")
@@ -139,7 +139,7 @@ def compare(batch: int, quiet: list[Window], busy: list[Window]) -> Iterator[Com
                     f"second, {reviewed:,.0f} rows reviewed, {deleted:,.0f} objects deleted")
 
 
-def latency(scale: Scale) -> Iterator[Comparison]:
+def of_pushes(scale: Scale) -> Iterator[Comparison]:
     """Pushes while collecting at full speed, against pushes without.
 
     A registry of 60,000 images in 100 repositories, half of them without a tag: more than can be

@@ -24,7 +24,7 @@ from harness import (
 from images import (
     IS_ANYTHING_LEFT,
     Image,
-    create_registry,
+    create_filled_registry,
     digest,
     digests,
     push,
@@ -109,7 +109,7 @@ def fill_registry(store: Path, images: list[Image]) -> None:
             write(store / blob_path(content), content)
     new_database(PUSHED)
     with connect(PUSHED) as db:
-        create_registry(db, f"file://{store}", images)
+        create_filled_registry(db, f"file://{store}", images)
         # A day later, all that was pushed is due for its first review.
         db.execute("update gc.manifest_review_queue set review_after = now()")
         db.execute("update gc.blob_review_queue set review_after = now()")
@@ -249,7 +249,7 @@ class Rounds:
                     "it is none")
 
 
-def offline(scale: Scale) -> Iterator[Comparison]:
+def collection(scale: Scale) -> Iterator[Comparison]:
     """A whole collection, against docker-registry's.
 
     2,000 images, each a manifest, a configuration and three layers, of which some are shared; all

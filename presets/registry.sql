@@ -1,9 +1,9 @@
 -- A container registry: its tables, its operations, and what of it is collected.
 --
 -- gc.create_registry runs this in a schema of its own, with the search_path set to it, and every
--- function keeps that path. {store} and {partitions} stand for what it was told, and with
--- partitions the comments "partition by" count. Of garbage collection there is nothing here but
--- three calls of gc.track, at the end.
+-- function keeps that path, or has found its names by it when it was created. {store} and
+-- {partitions} stand for what it was told, and with partitions the comments "partition by" count.
+-- Of garbage collection there is nothing here but three calls of gc.track, at the end.
 --
 -- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs. All
 -- of that is foreign keys. An operation therefore locks what it is about to refer to (for key
@@ -24,11 +24,8 @@ create function is_digest(digest bytea)
     language sql
     immutable
     parallel safe
-    set search_path from current
-as $$
-    select (substr(digest, 1, 1), octet_length(digest))
-        in (('\x01'::bytea, 33), ('\x02'::bytea, 65))
-$$;
+    return (substr(digest, 1, 1), octet_length(digest))
+        in (('\x01'::bytea, 33), ('\x02'::bytea, 65));
 
 comment on function is_digest(bytea) is
     'Whether this is a digest: 01 and the 32 bytes of a SHA-256, or 02 and the 64 of a SHA-512.';
@@ -39,11 +36,8 @@ create function digest_text(digest bytea)
     language sql
     immutable
     parallel safe
-    set search_path from current
-as $$
-    select case substr(digest, 1, 1) when '\x01' then 'sha256:' when '\x02' then 'sha512:' end
-        || encode(substr(digest, 2), 'hex')
-$$;
+    return case substr(digest, 1, 1) when '\x01' then 'sha256:' when '\x02' then 'sha512:' end
+        || encode(substr(digest, 2), 'hex');
 
 comment on function digest_text(bytea) is 'A digest as people write it: sha256:…';
 
@@ -53,12 +47,10 @@ create function blob_url(digest bytea)
     language sql
     immutable
     parallel safe
-    set search_path from current
-as $$
-    select format('%s/docker/registry/v2/blobs/%s/%s/%s/data',
-        '{store}', d.parts[1], left(d.parts[2], 2), d.parts[2])
-    from string_to_array(digest_text(digest), ':') as d(parts)
-$$;
+    return '{store}/docker/registry/v2/blobs/'
+        || case substr(digest, 1, 1) when '\x01' then 'sha256/' when '\x02' then 'sha512/' end
+        || encode(substr(digest, 2, 1), 'hex') || '/' || encode(substr(digest, 2), 'hex')
+        || '/data';
 
 comment on function blob_url(bytea) is
     'Where a blob''s object stands: where the distribution registry puts it.';

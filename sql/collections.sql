@@ -79,23 +79,18 @@ comment on column gc.scan_requests.requested_at is 'Since when.';
 comment on column gc.scan_requests.reason is 'What made it necessary.';
 
 
-create function gc._note_missed(collection text, relation text, columns text[])
+create function gc._note_missed(collection text, relation text)
     returns void
-    language plpgsql
+    language sql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-begin
-    if gc._has_columns(relation, columns) is not true then
-        insert into gc.scan_requests (collection, reason)
-        values (_note_missed.collection, format('%s is no longer there with %s',
-            relation, array_to_string(columns, ', ')));
-    end if;
-end;
+    insert into gc.scan_requests (collection, reason)
+    values (_note_missed.collection, format('%s, or what refers to it, has changed', relation))
 $$;
 
-comment on function gc._note_missed(text, text, text[]) is
-    'Asks for a scan if a statement could not be followed because the table has changed.';
+comment on function gc._note_missed(text, text) is
+    'Asks for a scan: a statement could not be followed because a table has changed.';
 
 
 create function gc._collection(name text)

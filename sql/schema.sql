@@ -26,7 +26,7 @@ comment on function gc.version() is
 
 
 -- Look, lock, look again needs a new snapshot for each look: a repeatable read sees the same twice.
-create function gc._require_read_committed(caller text)
+create function gc._require_read_committed(what text)
     returns void
     language plpgsql
     stable
@@ -34,7 +34,8 @@ create function gc._require_read_committed(caller text)
 as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        raise 'gc.% cannot run in a % transaction', caller, current_setting('transaction_isolation')
+        raise 'gc.% cannot be used in a % transaction', what,
+            current_setting('transaction_isolation')
             using errcode = 'active_sql_transaction',
                 detail = 'It must see what was committed a moment ago, not what was there '
                     'when the transaction began.',

@@ -1,6 +1,10 @@
 -- Settings: one row, typed columns, read at every call, so a change works from the next call on.
 --
 -- Delays: how long after an event a row is reviewed. Each event may have its own; 1 day otherwise.
+--
+-- What every tracked statement has to know is not read from a table each time: it stands in small
+-- functions, which PostgreSQL makes part of its plans. A change of a setting replaces the function,
+-- and with it the plans.
 
 create table gc.settings (
     jitter interval not null default '1 minute'
@@ -53,8 +57,6 @@ create trigger before_insert
     before insert on gc.settings
     for each row execute function gc._replace_settings();
 
-insert into gc.settings default values;
-
 comment on table gc.settings is 'How blobgc behaves: exactly one row, changed with UPDATE.';
 comment on column gc.settings.jitter is
     'At most this much is added at random to every delay that is not zero.';
@@ -95,47 +97,74 @@ comment on column gc.review_after_defaults.event is
 comment on column gc.review_after_defaults.value is 'The delay; zero means at once.';
 
 
-create function gc.review_after(event text)
-    returns timestamptz
+create function gc._after_sql(delay interval, jitter interval)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set intervalstyle = 'postgres'
+as $$
+    select case
+        when delay = '0' then 'now()'
+        when jitter = '0' then format('now() + interval %L', delay)
+        else format('now() + (interval %L + random() * interval %L)', delay, jitter)
+    end
+$$;
+
+comment on function gc._after_sql(interval, interval) is
+    'The expression for a time so far away, and at random a little further.';
+
+
+create function gc._fold_settings()
+    returns trigger
     language plpgsql
     volatile
+    security definer
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    jitter interval;
+    strict_uploads boolean;
+    delays text;
 begin
-    return (
-        select case
-            when d.value = '0' then now()
-            else now() + coalesce(d.value, '1 day') + random() * s.jitter
-        end
-        from gc.settings as s
-        left join gc.review_after_defaults as d on d.event = review_after.event
-    );
+    -- One change after the other; the second sees what the first has written.
+    perform gc._require_read_committed(tg_table_name);
+    perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.settings'));
+    select s.jitter, s.strict_uploads into jitter, strict_uploads from gc.settings as s;
+    select string_agg(
+        format(' when event = %L then %s', d.event, gc._after_sql(d.value, jitter)), ''
+        order by d.event)
+    into delays
+    from gc.review_after_defaults as d;
+    perform gc._run(format(
+        'create or replace function gc.review_after(event text) returns timestamptz '
+        'language sql volatile parallel restricted return case%s else %s end',
+        coalesce(delays, ' when false then null'), gc._after_sql('1 day', jitter)));
+    perform gc._run(format(
+        'create or replace function gc._strict_uploads() returns boolean '
+        'language sql stable parallel safe return %L::boolean', strict_uploads));
+    return null;
 end;
 $$;
+revoke all on function gc._fold_settings() from public;
+
+comment on function gc._fold_settings() is
+    'Writes the functions that stand for settings in plans.';
+
+create trigger after_change
+    after insert or update on gc.settings
+    for each statement execute function gc._fold_settings();
+create trigger after_change
+    after insert or update or delete or truncate on gc.review_after_defaults
+    for each statement execute function gc._fold_settings();
+alter table gc.settings enable always trigger after_change;
+alter table gc.review_after_defaults enable always trigger after_change;
+
+insert into gc.settings default values;
 
 comment on function gc.review_after(text) is
     'When a row is to be reviewed for which this event happens now.';
-
-
--- The same as part of a statement: every tracked statement computes it, and a call costs more.
-create function gc._review_after_sql(event text)
-    returns text
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select format($template$(
-    select case
-        when d.value = '0' then now()
-        else now() + coalesce(d.value, '1 day') + random() * s.jitter
-    end
-    from gc.settings as s
-    left join gc.review_after_defaults as d on d.event = %L
-)$template$, event)
-$$;
-
-comment on function gc._review_after_sql(text) is
-    'The expression for gc.review_after of an event that is known.';
+comment on function gc._strict_uploads() is 'The setting strict_uploads.';
 
 
 create function gc._backoff(failures integer)

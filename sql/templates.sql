@@ -303,12 +303,10 @@ create function gc._event_words(event text)
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object(
-        'event', gc._inline(quote_literal(event)), 'review_after', gc._review_after_sql(event))
+    select jsonb_build_object('event', gc._inline(quote_literal(event)))
 $$;
 
-comment on function gc._event_words(text) is
-    'What stands for an event, and for when its rows are reviewed.';
+comment on function gc._event_words(text) is 'What stands for an event.';
 
 
 -- The body is quoted like any other text: a name in it may contain what it likes.
@@ -334,6 +332,48 @@ create type gc._trigger as (
 comment on type gc._trigger is 'A trigger that a collection needs, and what it does.';
 
 
+create function gc._has_columns_sql(relation regclass, columns name[])
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._inline(format(
+        'gc._has_columns(%L, %L)', relation, gc._typed(relation, columns)))
+$$;
+
+comment on function gc._has_columns_sql(regclass, name[]) is
+    'The condition that a table still has the columns that it has now.';
+
+
+-- Whether a table is what it was is part of the plan of a statement that reads it, and is found out
+-- anew only when the table changes: so the target is read as well, though never a row of it.
+create function gc._guard_words(c gc.collections, t gc._trigger)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when t.target_columns is null then jsonb_build_object(
+            'target_gone', '', 'target_too', '',
+            'has_columns', gc._has_columns_sql(t.relation, t.columns))
+        else jsonb_build_object(
+            'target_gone', gc._render($template$
+if to_regclass({table}) is null then
+    perform gc._note_missed({name}, {table});
+    return null;
+end if;$template$, gc._words(c)),
+            'target_too', gc._inline(format(' left join %s as t on false', c.target)),
+            'has_columns', gc._has_columns_sql(t.relation, t.columns) || E'\n            and '
+                || gc._has_columns_sql(c.target, t.target_columns))
+    end
+$$;
+
+comment on function gc._guard_words(gc.collections, gc._trigger) is
+    'What stands for the question whether a trigger still fits the tables it was made for.';
+
+
 -- The frame of a trigger function. Its rights are the owner's: the application needs none on gc.
 -- What was dropped or renamed a moment ago must not fail the application's statement.
 create function gc._trigger_sql(c gc.collections, function_name name, t gc._trigger)
@@ -352,23 +392,24 @@ create or replace function gc.{function}()
     {settings}
 $template$, $template$
 #variable_conflict use_column
+declare
+    is_current boolean;
 begin
-    -- No row, or no longer what this was made for: there is nothing to follow.
-    if (select gc._has_columns({relation}, {columns}) from {rows} limit 1) is not true{or_target}
-    then
-        perform gc._note_missed({name}, {relation}, {columns});
-        return null;
+    {target_gone}
+    -- Null: there is no row. False: this is no longer what the function was made for.
+    is_current := (
+        select {has_columns} from {rows}{target_too} limit 1
+    );
+    if is_current then
+        {body}
+    elsif not is_current then
+        perform gc._note_missed({name}, {relation});
     end if;
-    {body}
     return null;
 end;$template$,
-        gc._words(c) || jsonb_build_object(
+        gc._words(c) || gc._guard_words(c, t) || jsonb_build_object(
             'function', gc._inline(quote_ident(function_name)),
             'relation', gc._inline(quote_literal(t.relation)),
-            'columns', gc._inline(quote_literal(gc._typed(t.relation, t.columns))),
-            'or_target', case when t.target_columns is null then '' else gc._inline(format(
-                E'\n        or gc._has_columns(to_regclass(%L)::text, %L) is not true',
-                c.target, gc._typed(c.target, t.target_columns))) end,
             'rows', case when t.tables like '%new_rows' then 'new_rows' else 'old_rows' end,
             -- Settings cost, so only what needs them has them.
             'settings', concat_ws(E'\n',
@@ -414,7 +455,8 @@ comment on function gc._truncate_trigger_sql(gc.collections, name, gc._trigger) 
     'The function of a trigger that comes before a TRUNCATE.';
 
 
--- An object that is on its way out stays because of a new row, or the row has to wait.
+-- An object that is on its way out stays because of a new row, or the row has to wait. One look-up
+-- tells that there is none, as nearly always.
 create function gc._admit_sql(c gc.collections, only_changed boolean)
     returns text
     language sql
@@ -422,7 +464,7 @@ create function gc._admit_sql(c gc.collections, only_changed boolean)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
-if (select s.strict_uploads from gc.settings as s) then
+if gc._strict_uploads() then
     perform gc._require_uploads({name}, array_agg(o.key), array_agg(o.url))
     from (
         select {key_text}, {url} from new_rows as {alias}
@@ -430,12 +472,19 @@ if (select s.strict_uploads from gc.settings as s) then
     ) as o(key, url)
     where o.url is not null;
 end if;
-perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
-from (
-    select {url}, {generation} from new_rows as {alias}
-    {except_url}
-) as o(url, generation)
-where o.url is not null;$template$,
+if current_setting('transaction_isolation') <> 'read committed'
+    or exists (
+        select from (select {url} from new_rows as {alias}) as o(url)
+        where (select true from gc.tombstones as d where d.url = o.url limit 1)
+    )
+then
+    perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
+    from (
+        select {url}, {generation} from new_rows as {alias}
+        {except_url}
+    ) as o(url, generation)
+    where o.url is not null;
+end if;$template$,
         w.words || jsonb_build_object(
             'except_key', case when only_changed then gc._render(
                 'except select {key_text}, {url} from old_rows as {alias}', w.words) else '' end,
@@ -456,7 +505,7 @@ create function gc._after_insert_sql(c gc.collections)
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, {review_after}
+select {keys}, {event}, gc.review_after({event})
 from new_rows;
 {admit}$template$,
         gc._words(c) || gc._event_words(gc._event(c, c.name || '_insert')) || jsonb_build_object(
@@ -534,7 +583,7 @@ create function gc._after_update_sql(c gc.collections)
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select {keys}, {event}, {review_after}
+select {keys}, {event}, gc.review_after({event})
 from (select {watched} from new_rows except select {watched} from old_rows) as changed;
 {objects}$template$,
         gc._words(c) || gc._event_words(gc._event(c, c.name || '_update')) || jsonb_build_object(
@@ -662,10 +711,11 @@ create function gc._lost_sql(c gc.collections, r gc._reference, event text, sour
 as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after)
-select distinct {lost_keys}, {event}, {review_after}
+select {lost_keys}, {event}, gc.review_after({event})
 from {source} as r
 {joined}
-where {not_null};$template$,
+where {not_null}
+group by {lost_keys};$template$,
         gc._words(c) || gc._event_words(event) || gc._lost_words(c, r)
             || jsonb_build_object('source', source, 'joined', '')
             || case when not gc._needs_target(r) then '{}' else jsonb_build_object(

@@ -619,7 +619,7 @@ with seen ({queue_keys}) as materialized (
 ),
 queued as (
     insert into {queue} ({queue_keys}, event, review_after)
-    select {q_keys}, {event}, {review_after}
+    select {q_keys}, {event}, gc.review_after({event})
     from seen as q
     where not (
             {kept}

@@ -9,9 +9,11 @@ select is_empty($$select c.oid::regclass from pg_class as c
     join pg_depend as d on d.objid = c.oid and d.deptype = 'e'
     where c.relnamespace = 'registry'::regnamespace$$, 'no table is a part of the extension');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
-    where p.pronamespace = 'registry'::regnamespace and not coalesce(p.proconfig, '{}')
-        @> array['search_path=registry, pg_catalog, pg_temp']$$,
-    'every function looks for names in the registry and in pg_catalog, and pg_temp last');
+    where p.pronamespace = 'registry'::regnamespace and p.prosqlbody is null
+        and not coalesce(p.proconfig, '{}')
+            @> array['search_path=registry, pg_catalog, pg_temp']$$,
+    'every function looks for names in the registry and in pg_catalog, and pg_temp last, or has '
+    'looked when it was created');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
     where p.pronamespace = 'registry'::regnamespace and obj_description(p.oid, 'pg_proc') is null$$,
     'every function has a comment');

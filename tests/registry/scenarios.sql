@@ -1,5 +1,5 @@
 -- The registry preset: SCENARIOS.md 1 to 18, its operations, its errors and its repositories. Races
--- are in tests/specs/registry, 19 in bench/registry.py. Run with :partitions for both layouts.
+-- are in tests/specs/registry, 19 in bench/skew.py. Run with :partitions for both layouts.
 begin;
 select plan(342);
 set local client_min_messages = warning;

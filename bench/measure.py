@@ -8,14 +8,28 @@ they found. With --quick, smaller data and fewer rounds; nothing but the termina
 import argparse
 import time
 
+import contention
+import finding
+import latency
+import offline
+import pushes
+import reviews
+import scale
+import skew
 from harness import Benchmark, Scale, load, save
-from latency import latency
-from offline import offline
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "offline": offline,
-    "latency": latency,
+    "pushes": pushes.one_by_one,
+    "bulk": pushes.in_bulk,
+    "contention": contention.deletes,
+    "reviews": reviews.on_loopback,
+    "network": reviews.over_a_network,
+    "scale": scale.growing,
+    "skew": skew.shared,
+    "finding": finding.garbage,
+    "offline": offline.collection,
+    "latency": latency.of_pushes,
 }
 
 

@@ -1,0 +1,156 @@
+"""Registries of any size, filled in minutes, and reviewed until nothing is due.
+
+Image m of a registry has nine layers, the blobs 10 m - 9 to 10 m - 1, and blob 10 m for its
+configuration. It is in repository m mod 1000, which is the only one of its namespace. So every
+blob is used once, unless it was to be unused.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from harness import Connection, connect, execute, new_database
+
+# Functions of the preset that set a search_path cannot be inlined; while a table of 10^7 rows is
+# filled, that takes longer than all the rest. So others stand in for them that give the same.
+QUICKLY = """
+alter function registry.is_digest(bytea) reset all;
+create or replace function registry.blob_url(digest bytea)
+    returns text
+    language sql
+    immutable
+    parallel safe
+as $$
+    select 's3://bucket/docker/registry/v2/blobs/sha256/' || encode(substr(digest, 2, 1), 'hex')
+        || '/' || encode(substr(digest, 2), 'hex') || '/data'
+$$;
+"""
+
+PREPARE = """
+create schema bench;
+create function bench.digest(number integer)
+    returns bytea
+    language sql
+    immutable
+    parallel safe
+    return '\\x01'::bytea || sha256(int4send(number));
+create table bench.unused (number integer primary key);
+insert into bench.unused
+select n from generate_series(1, {blobs}) as n order by random() limit {unused};
+analyze bench.unused;
+insert into registry.namespaces (name) select 'ns' || n from generate_series(0, 999) as n;
+insert into registry.repositories (namespace_id, path)
+select id, name || '/app' from registry.namespaces order by id;
+delete from gc.repository_review_queue;
+"""
+
+# An index that is not ready, like one that CREATE INDEX CONCURRENTLY could not finish, is left out
+# by INSERT and made whole by REINDEX.
+WITHOUT_INDEXES = """
+update pg_index as i
+set indisready = false, indisvalid = false
+from pg_class as c
+where c.oid = i.indrelid and c.relkind = 'r'
+    and c.oid in (select p.relid from pg_partition_tree(%s) as p)
+"""
+
+FILLING = {
+    "registry.blobs": """
+        insert into registry.blobs (digest, size, media_type)
+        select bench.digest(n), 1000, 'layer' from generate_series(1, {blobs}) as n""",
+    "registry.repository_blobs": """
+        insert into registry.repository_blobs (namespace_id, repository_id, digest)
+        select 1 + (n + 9) / 10 % 1000, 1 + (n + 9) / 10 % 1000, bench.digest(n)
+        from generate_series(1, {blobs}) as n""",
+    "registry.manifests": """
+        insert into registry.manifests (
+            namespace_id, repository_id, digest, media_type, payload, configuration_blob_digest,
+            total_size
+        )
+        select 1 + m % 1000, 1 + m % 1000, '\\x01'::bytea || sha256(int8send(m)), 'image', '',
+            case when u.number is null then bench.digest(10 * m) end, 10000
+        from generate_series(1, {blobs} / 10) as m
+        left join bench.unused as u on u.number = 10 * m
+        order by m""",
+    "registry.layers": """
+        insert into registry.layers (
+            namespace_id, repository_id, manifest_id, position, digest, size, media_type
+        )
+        select 1 + (n + 9) / 10 % 1000, 1 + (n + 9) / 10 % 1000, (n + 9) / 10, n % 10,
+            bench.digest(n), 1000, 'layer'
+        from generate_series(1, {blobs}) as n
+        where n % 10 > 0 and not exists (select from bench.unused as u where u.number = n)""",
+}
+
+# Where there are partitions, tracking has noted for each blob where it was used.
+LINKS = {
+    "gc.blob_layers_links": """
+        insert into gc.blob_layers_links (digest, in_namespace_id)
+        select bench.digest(n), 1 + (n + 9) / 10 % 1000
+        from generate_series(1, {blobs}) as n
+        where n % 10 > 0""",
+    "gc.blob_manifests_links": """
+        insert into gc.blob_manifests_links (digest, in_namespace_id)
+        select bench.digest(n), 1 + n / 10 % 1000 from generate_series(10, {blobs}, 10) as n""",
+}
+
+
+def create_registry(name: str, partitions: int = 0) -> str:
+    """A database with an empty registry, where everything is due at once."""
+    new_database(name)
+    with connect(name) as db:
+        db.execute("create extension blobgc")
+        db.execute("select gc.create_registry(store => 's3://bucket', partitions => %s)",
+                   (partitions,))
+        db.execute("update gc.settings set jitter = '0'")
+        db.execute("insert into gc.review_after_defaults values ('layer_delete', '0'), "
+                   "('manifest_delete', '0'), ('manifest_upload', '0'), ('blob_upload', '0')")
+    return name
+
+
+def fill_registry(name: str, blobs: int, partitions: int = 0, unused: int = 0) -> str:
+    """A database with a registry of so many blobs, vacuumed; nothing is queued."""
+    create_registry(name, partitions)
+    filling = FILLING | (LINKS if partitions else {})
+    with connect(name) as db:
+        kept = functions(db, "is_digest", "blob_url")
+        execute(db, QUICKLY)
+        execute(db, PREPARE.format(blobs=blobs, unused=unused))
+        for table in filling:
+            db.execute(WITHOUT_INDEXES, (table,))
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda table: fill(name, table, filling[table].format(blobs=blobs)),
+                          filling))
+        db.execute("set default_statistics_target = 10")
+        db.execute("vacuum analyze")
+        for function in kept:
+            execute(db, function)
+        assert db.execute("select from pg_index where not indisvalid").fetchone() is None
+    return name
+
+
+def functions(db: Connection, *names: str) -> list[str]:
+    """The statements that create functions of the registry as they are now."""
+    rows = db.execute("select pg_get_functiondef(oid) from pg_proc "
+                      "where pronamespace = 'registry'::regnamespace and proname = any (%s)",
+                      (list(names),)).fetchall()
+    return [str(row[0]) for row in rows]
+
+
+def fill(database: str, table: str, statement: str) -> None:
+    """One table, without triggers; the checkpoint gives back the room that its WAL takes."""
+    with connect(database) as db:
+        db.execute("set session_replication_role = replica")
+        db.execute("set maintenance_work_mem = '512MB'")
+        execute(db, statement)
+        execute(db, f"reindex table {table}")
+        db.execute("checkpoint")
+
+
+def review_all(db: Connection) -> tuple[int, int]:
+    """Review until nothing is due: how many rows were reviewed, and how many of them deleted."""
+    reviewed = deleted = 0
+    while row := db.execute("select sum(reviewed)::integer, sum(deleted)::integer "
+                            "from gc.review(1000) having sum(reviewed) > 0").fetchone():
+        assert isinstance(row[0], int) and isinstance(row[1], int)
+        reviewed += row[0]
+        deleted += row[1]
+    return reviewed, deleted
