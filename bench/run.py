@@ -8,10 +8,12 @@ they found. With --quick, smaller data and fewer rounds; nothing but the termina
 import argparse
 import time
 
+from deletes import deletes
 from harness import Benchmark, Scale, load, save
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "deletes": deletes,
 }
 
 
