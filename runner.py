@@ -7,9 +7,7 @@ nowhere else. The connection comes from libpq's variables (PGHOST, PGSERVICE, ..
 
 import argparse
 import collections
-import concurrent.futures
 import contextlib
-import dataclasses
 import http.server
 import json
 import logging
@@ -20,16 +18,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.rows import dict_row
 
 SPEAKS = "0.1"  # The versions of the extension that this file is written for.
 POLL = 0.5  # Seconds: how soon a signal is noticed, and how often we ask while something is due.
 TOLERANCE, PAUSE = 10, 5.0  # A store that fails so often in a row is left alone, so many seconds.
 DELETED, RELEASED = "deleted", "released"  # The fate of an object; any other is why it failed.
+CALLS = {DELETED: "select gc.confirm(%s, %s)", RELEASED: "select gc.release(%s, %s)"}
 GENERATIONS = {"file": "", "gs": r"|[1-9]\d*", "s3": ".*"}  # What a store can tell apart.
 HINTS = {"3F000": "(create extension blobgc;)", "42883": "(alter extension blobgc update;)",
          "42501": "(select gc.grant_runner('the role');)"}  # What to do, by SQLSTATE.
@@ -40,8 +39,7 @@ class Unusable(Exception):
     """Why the runner cannot start and what to do about it, in one sentence."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Tombstone:
+class Tombstone(NamedTuple):
     id: int
     url: str
     generation: str | None
@@ -67,8 +65,8 @@ class Database:
     def connect(self) -> None:
         # PgBouncer in transaction mode knows no prepared statements. LISTEN does nothing there, and
         # no harm: the runner comes back when gc.next_due says.
-        self.connection = psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None,
-                                          row_factory=dict_row, tcp_user_timeout=60_000)
+        self.connection = psycopg.connect(self.dsn, autocommit=True, tcp_user_timeout=60_000,
+                                          row_factory=psycopg.rows.dict_row, prepare_threshold=None)
         self.connection.add_notice_handler(lambda notice: log.warning(notice.message_primary))
         self.connection.execute("listen blobgc")
 
@@ -224,16 +222,15 @@ def open_store(prefix: str, options: argparse.Namespace) -> Store:
 
 
 class Runner:
-    """Two loops, each with a connection: one reviews; the other claims, deletes and confirms."""
+    """Two loops, of which one reviews and one claims; threads that delete; one that confirms."""
 
     def __init__(self, options: argparse.Namespace, stop: threading.Event) -> None:
         self.options, self.stop = options, stop
-        self.database = Database(options.dsn, self.stop)
+        self.database, self.settling = (Database(options.dsn, stop) for _ in range(2))
         self.database.check()
         self.stores = [open_store(prefix, options) for prefix in options.store]
-        self.pool = concurrent.futures.ThreadPoolExecutor(options.threads)
-        self.batches = collections.deque[list[tuple[
-            list[Tombstone], concurrent.futures.Future[list[str]]]]]()
+        self.pool, self.settler = ThreadPoolExecutor(options.threads), ThreadPoolExecutor(1)
+        self.batches = collections.deque[tuple[int, Future[bool]]]()  # How many requests each.
         self.claim_size, self.next_claim = int(min(options.batch, max(options.rate, 1))), 0.0
         self.counters = collections.Counter[str]()
         self.crash: Exception | None = None
@@ -246,8 +243,8 @@ class Runner:
             self.review, Database(self.options.dsn, self.stop)])
         reviewer.start()
         self.repeat(self.delete, self.database)
-        while self.settle(self.database):
-            pass
+        while self.batches:
+            self.batches.popleft()[1].result()
         self.stop.set()
         reviewer.join(self.options.timeout)  # A long review ends in the database, without us.
         if self.crash:
@@ -263,9 +260,8 @@ class Runner:
                 due = database.rows("select gc.next_due() - now() as t")[0]["t"].total_seconds()
                 if self.options.once and (due > 0 or self.all_fail()):
                     return
-                for _ in range(int(max(due, POLL) / POLL)):
-                    if self.stop.is_set() or database.is_notified(POLL):
-                        break
+                any(self.stop.is_set() or database.is_notified(POLL)
+                    for _ in range(int(max(due, POLL) / POLL)))
         except Exception as error:  # Both loops end with one.
             self.crash = error
             self.stop.set()
@@ -276,20 +272,21 @@ class Runner:
         for row in reviews:
             log.log(logging.INFO if row["reviewed"] else logging.DEBUG, "%(collection)s: reviewed "
                     "%(reviewed)s, deleted %(deleted)s, kept %(kept)s, failed %(failed)s", row)
-            for what in ("reviewed", "deleted", "failed"):
-                self.counters[f"rows_{what}"] += row[what]
+            self.counters.update({f"rows_{k}": row[k] for k in ("reviewed", "deleted", "failed")})
         return any(row["reviewed"] for row in reviews)
 
     def delete(self, database: Database) -> bool:
-        """Claims ahead, so that requests are on their way while a batch is confirmed."""
-        has_room = len(self.batches) < 2 or sum(map(len, self.batches)) < self.options.threads
+        """Claims ahead: one batch is claimed while another is deleted and a third confirmed."""
+        has_room = len(self.batches) < 3 or sum(n for n, _ in self.batches) < self.options.threads
         may_claim = has_room and time.monotonic() >= self.next_claim and not self.all_fail()
-        return (may_claim and self.claim(database)) or self.settle(database)
+        return (may_claim and self.claim(database)) or (
+            bool(self.batches) and self.batches.popleft()[1].result())
 
     def all_fail(self) -> bool:
         return all(store.pause_left() for store in self.stores)
 
     def claim(self, database: Database) -> bool:
+        """Hands out shares of a batch: a request each, or several, which costs less per object."""
         # The lease is counted from before the question; the database counts it from after.
         now, by_store = time.monotonic(), collections.defaultdict(list)
         for row in database.rows(
@@ -300,44 +297,47 @@ class Runner:
         batch = []
         for store, some in by_store.items():
             self.next_claim = max(self.next_claim, now - POLL) + len(some) / self.options.rate
-            for i in range(0, len(some), store.per_request):
-                part = some[i:i + store.per_request]
-                batch.append((part, self.pool.submit(self.attempt, store, part, now)))
-        self.batches.extend([batch] if batch else [])
+            size = max(store.per_request, len(some) // self.options.threads // 4)
+            for i in range(0, len(some), size):
+                share = some[i:i + size]
+                batch.append((share, self.pool.submit(self.attempt, store, share, now)))
+        self.batches.extend((len(b), self.settler.submit(self.settle, b)) for b in [batch] if b)
         return bool(batch)
 
-    def attempt(self, store: Store, tombstones: list[Tombstone], claimed: float) -> list[str]:
-        """One request, in a thread of the pool. None is started in the second half of a lease."""
-        if self.stop.is_set() or time.monotonic() >= claimed + self.options.lease / 2:
-            return [RELEASED] * len(tombstones)
-        if store.pause_left():
-            return [f"not tried, because the store fails: {store.problem}"] * len(tombstones)
-        try:
-            fates = store.delete(tombstones)
-        except Exception as error:
-            fates = [reason(error)] * len(tombstones)
-        store.note(fates)
+    def attempt(self, store: Store, share: list[Tombstone], claimed: float) -> list[str]:
+        """Request by request, in a thread of the pool. None in the second half of a lease."""
+        fates: list[str] = []
+        while some := share[len(fates):len(fates) + store.per_request]:
+            if self.stop.is_set() or time.monotonic() >= claimed + self.options.lease / 2:
+                fates += [RELEASED] * len(some)
+            elif store.pause_left():
+                fates += [f"not tried, because the store fails: {store.problem}"] * len(some)
+            else:
+                try:
+                    answer = store.delete(some)
+                except Exception as error:
+                    answer = [reason(error)] * len(some)
+                store.note(answer)
+                fates += answer
         return fates
 
-    def settle(self, database: Database) -> bool:
-        """Waits for the oldest batch, if any, and tells the database what came of it."""
+    def settle(self, batch: list[tuple[list[Tombstone], Future[list[str]]]]) -> bool:
+        """Waits for a batch, and tells the database what came of it."""
         fates = collections.defaultdict(list)
-        for tombstones, request in self.batches.popleft() if self.batches else ():
-            for tombstone, fate in zip(tombstones, request.result(), strict=True):
+        for tombstones, share in batch:
+            for tombstone, fate in zip(tombstones, share.result(), strict=True):
                 fates[fate].append(tombstone.id)
-                what = fate if fate in (DELETED, RELEASED) else "failed"
+                what = fate if fate in CALLS else "failed"
                 self.counters[f"objects_{what}"] += 1
                 self.counters[f"bytes_{what}"] += tombstone.size or 0
         for fate, ids in fates.items():
-            if fate == DELETED:
-                database.rows("select gc.confirm(%s, %s)", self.options.worker, ids)
-            elif fate == RELEASED:
-                database.rows("select gc.release(%s, %s)", self.options.worker, ids)
+            if fate in CALLS:
+                self.settling.rows(CALLS[fate], self.options.worker, ids)
             else:
-                database.rows("select gc.fail(%s, %s, %s)", self.options.worker, ids, fate)
-            log.log(logging.INFO if fate in (DELETED, RELEASED) else logging.WARNING,
+                self.settling.rows("select gc.fail(%s, %s, %s)", self.options.worker, ids, fate)
+            log.log(logging.INFO if fate in CALLS else logging.WARNING,
                     "%(objects)s objects: %(fate)s", {"objects": len(ids), "fate": fate})
-        return bool(fates)
+        return True
 
     def metrics(self) -> str:
         """For Prometheus: what this process has done, and what the database says."""

@@ -9,6 +9,7 @@ import argparse
 import time
 
 import contention
+import deletes
 import finding
 import latency
 import offline
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "finding": finding.garbage,
     "offline": offline.collection,
     "latency": latency.of_pushes,
+    "deletes": deletes.deletes,
 }
 
 
