@@ -1,18 +1,20 @@
 """How long pushes take while a registry is being collected as fast as it goes."""
 
-import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 from harness import (
     Comparison,
     Connection,
     Scale,
+    alternate,
     connect,
     drop_database,
     execute,
@@ -128,14 +130,14 @@ def push_and_collect(seconds: int, batch: int) -> Window:
 
 
 def compare(batch: int, quiet: list[Window], busy: list[Window]) -> Iterator[Comparison]:
-    reviewed = statistics.median(window.reviewed for window in busy)
-    deleted = statistics.median(window.deleted for window in busy)
+    reviewed = median(window.reviewed for window in busy)
+    deleted = median(window.deleted for window in busy)
     for share, at_most in ((0.5, None), (0.99, 1.3)):
         above, below = ([window.percentile(share) for window in side] for side in (busy, quiet))
         yield Comparison(
             f"p{100 * share:.0f} of pushes while collecting in batches of {batch:,}",
             "without collecting", ratios(above, below), at_most=at_most,
-            figures=f"{statistics.median(above):.1f} ms and {statistics.median(below):.1f} ms; a "
+            figures=f"{median(above):.1f} ms and {median(below):.1f} ms; a "
                     f"second, {reviewed:,.0f} rows reviewed, {deleted:,.0f} objects deleted")
 
 
@@ -154,16 +156,13 @@ def of_pushes(scale: Scale) -> Iterator[Comparison]:
     window has a fresh copy of the database. The pushes and the collector share the machine's cores.
     """
     seconds, batches = scale.of(12, 5), (1000,) if scale.quick else (1000, 200)
-    quiet: list[Window] = []
-    busy: dict[int, list[Window]] = {batch: [] for batch in batches}
+    sides = {0: partial(push_alone, seconds)}
+    sides |= {batch: partial(push_and_collect, seconds, batch) for batch in batches}
     try:
         fill(scale.of(60_000, 15_000))
-        for _ in range(scale.rounds):
-            quiet.append(push_alone(seconds))
-            for batch in batches:
-                busy[batch].append(push_and_collect(seconds, batch))
+        found = alternate(scale.rounds, sides)
     finally:
         drop_database(AT_WORK)
         drop_database(FILLED)
     for batch in batches:
-        yield from compare(batch, quiet, busy[batch])
+        yield from compare(batch, found[0], found[batch])

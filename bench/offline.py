@@ -1,21 +1,22 @@
 """A whole collection on a file system: the registry that must be read-only for it, and blobgc."""
 
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from harness import (
     ROOT,
     Comparison,
     Scale,
+    alternate,
     connect,
     drop_database,
     new_database,
@@ -34,7 +35,6 @@ from images import (
 IMAGES = 2000
 PUSHED, AT_WORK = "bench_offline_pushed", "bench_offline"
 STORAGE = Path("docker/registry/v2")
-PUSHING_ALONE = 2.0  # Seconds.
 
 CONFIG = """\
 version: 0.1
@@ -151,7 +151,7 @@ class Pushing:
         self.store, self.repositories = store, repositories
         self.pushed: list[Image] = []
 
-    def rate_while(self, stop: threading.Event) -> float:
+    def until(self, stop: threading.Event) -> float:
         """Pushes a second."""
         begin, before = time.perf_counter(), len(self.pushed)
         with connect(AT_WORK) as db:
@@ -164,89 +164,99 @@ class Pushing:
     def write(self, content: bytes) -> None:
         write(self.store / blob_path(content), content)
 
+    def alone(self, seconds: float) -> float:
+        """Pushes a second when nothing else happens."""
+        stop = threading.Event()
+        threading.Timer(seconds, stop.set).start()
+        return self.until(stop)
 
-def push_alone(pushing: Pushing) -> float:
-    stop = threading.Event()
-    timer = threading.Timer(PUSHING_ALONE, stop.set)
-    timer.start()
-    return pushing.rate_while(stop)
-
-
-def push_and_collect(pushing: Pushing, store: Path) -> tuple[float, float]:
-    """Pushes a second until all is collected, and the seconds that took."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        rate = pool.submit(pushing.rate_while, stop)
-        try:
-            took = collect_with_blobgc(store)
-        finally:
-            stop.set()
-        return rate.result(), took
+    def beside_collecting(self) -> tuple[float, float]:
+        """Pushes a second until all is collected, and the seconds that took."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            rate = pool.submit(self.until, stop)
+            try:
+                took = collect_with_blobgc(self.store)
+            finally:
+                stop.set()
+            return rate.result(), took
 
 
 # Both ---------------------------------------------------------------------------------------------
 
-def renew(template: Path, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run(["cp", "-a", template, folder], check=True)
+@dataclass
+class Collection:
+    """How long it took, and where it was measured: deleting the tags before it, pushes a second."""
+
+    seconds: float
+    untagging: float = 0
+    pushes_alone: float = 0
+    pushes_meanwhile: float = 0
 
 
-class Rounds:
+class Registries:
     """The same images in a folder of docker-registry and in a registry of blobgc."""
 
     def __init__(self, folder: Path, repositories: int) -> None:
-        self.images = [Image(number, repositories) for number in range(IMAGES)]
         self.repositories = repositories
+        self.images = [Image(number, repositories) for number in range(IMAGES)]
         self.kept = [image for image in self.images if image.is_kept]
         self.docker_template, self.docker = folder / "docker-template", folder / "docker"
         self.store_template, self.store = folder / "store-template", folder / "store"
         write_storage(self.docker_template, self.images)
         fill_registry(self.store, self.images)
         self.store.rename(self.store_template)
-        self.times: dict[str, list[float]] = defaultdict(list)
 
-    def run(self) -> None:
-        """One of docker-registry, one of blobgc in quiet, one of blobgc with pushes."""
+    def by_docker(self) -> Collection:
         renew(self.docker_template, self.docker)
-        self.times["docker"].append(collect_with_docker(self.docker, self.kept))
-        self.renew_registry()
-        self.times["blobgc"].append(collect_with_blobgc(self.store))
-        check_registry(self.store, self.kept)
-        self.renew_registry()
-        pushing = Pushing(self.store, self.repositories)
-        self.times["alone"].append(push_alone(pushing))
-        rate, took = push_and_collect(pushing, self.store)
-        self.times["meanwhile"].append(rate)
-        self.times["beside pushes"].append(took)
-        check_registry(self.store, self.kept + pushing.pushed)
+        return Collection(collect_with_docker(self.docker, self.kept))
 
-    def renew_registry(self) -> None:
+    def by_blobgc(self) -> Collection:
+        untagging = self.untag()
+        collection = Collection(collect_with_blobgc(self.store), untagging)
+        check_registry(self.store, self.kept)
+        return collection
+
+    def beside_pushes(self) -> Collection:
+        untagging, pushing = self.untag(), Pushing(self.store, self.repositories)
+        alone = pushing.alone(seconds=2)
+        meanwhile, seconds = pushing.beside_collecting()
+        check_registry(self.store, self.kept + pushing.pushed)
+        return Collection(seconds, untagging, alone, meanwhile)
+
+    def untag(self) -> float:
+        """Seconds for deleting half of the tags, in a fresh copy of the registry."""
         renew(self.store_template, self.store)
         new_database(AT_WORK, PUSHED)
         with connect(AT_WORK) as db:
             begin = time.perf_counter()
             untag(db, [image for image in self.images if not image.is_kept])
-            self.times["untag"].append(time.perf_counter() - begin)
+            return time.perf_counter() - begin
 
-    def median(self, what: str) -> float:
-        return statistics.median(self.times[what])
 
-    def compare(self) -> Iterator[Comparison]:
-        where = f"{self.repositories} repositories" if self.repositories > 1 else "one repository"
-        yield Comparison(
-            f"collecting {IMAGES:,} images, half untagged, in {where}",
-            "docker-registry garbage-collect",
-            ratios(self.times["docker"], self.times["blobgc"]),
-            at_least=5 if self.repositories > 1 else 50,
-            figures=f"{self.median('docker'):.2f} s and {self.median('blobgc'):.2f} s, after "
-                    f"{1000 * self.median('untag'):.0f} ms for deleting the tags")
-        yield Comparison(
-            f"pushes a second while that is collected, in {where}",
-            "pushes without collecting",
-            ratios(self.times["meanwhile"], self.times["alone"]),
-            figures=f"{self.median('meanwhile'):.0f}/s and {self.median('alone'):.0f}/s; the "
-                    f"collection took {self.median('beside pushes'):.2f} s; with docker-registry "
-                    "it is none")
+def renew(template: Path, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["cp", "-a", template, folder], check=True)
+
+
+def compare(repositories: int, docker: list[Collection], blobgc: list[Collection],
+            beside: list[Collection]) -> Iterator[Comparison]:
+    where = f"{repositories} repositories" if repositories > 1 else "one repository"
+    yield Comparison(
+        f"collecting {IMAGES:,} images, half untagged, in {where}",
+        "docker-registry garbage-collect",
+        ratios([c.seconds for c in docker], [c.seconds for c in blobgc]),
+        at_least=5 if repositories > 1 else 50,
+        figures=f"{median(c.seconds for c in docker):.2f} s and "
+                f"{median(c.seconds for c in blobgc):.2f} s, after "
+                f"{1000 * median(c.untagging for c in blobgc):.0f} ms for deleting the tags")
+    yield Comparison(
+        f"pushes a second while that is collected, in {where}",
+        "pushes without collecting",
+        ratios([c.pushes_meanwhile for c in beside], [c.pushes_alone for c in beside]),
+        figures=f"{median(c.pushes_meanwhile for c in beside):.0f}/s and "
+                f"{median(c.pushes_alone for c in beside):.0f}/s; the collection then took "
+                f"{median(c.seconds for c in beside):.2f} s; with docker-registry there are none")
 
 
 def collection(scale: Scale) -> Iterator[Comparison]:
@@ -273,10 +283,12 @@ def collection(scale: Scale) -> Iterator[Comparison]:
     try:
         for repositories in (100,) if scale.quick else (1, 100):
             with tempfile.TemporaryDirectory() as folder:
-                rounds = Rounds(Path(folder), repositories)
-                for _ in range(3 if repositories == 1 else scale.rounds):
-                    rounds.run()
-                yield from rounds.compare()
+                both = Registries(Path(folder), repositories)
+                found = alternate(3 if repositories == 1 else scale.rounds, {
+                    "docker": both.by_docker,
+                    "blobgc": both.by_blobgc,
+                    "beside": both.beside_pushes})
+            yield from compare(repositories, **found)
     finally:
         drop_database(AT_WORK)
         drop_database(PUSHED)
