@@ -12,8 +12,10 @@ import contention
 import deletes
 import finding
 import latency
+import memory
 import offline
 import pushes
+import queues
 import reviews
 import scale
 import skew
@@ -32,6 +34,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "offline": offline.collection,
     "latency": latency.of_pushes,
     "deletes": deletes.deletes,
+    "queues": queues.health,
+    "memory": memory.of_the_runner,
 }
 
 

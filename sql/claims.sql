@@ -71,30 +71,15 @@ comment on function gc._settle(bigint[]) is
     'Notes, for tombstones of shared objects, which transactions a claim has to wait for.';
 
 
--- A number beyond every snapshot of this server came with a dump from another: all of those ended.
-create function gc._is_settled(wait_for xid8)
-    returns boolean
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select wait_for > pg_snapshot_xmax(pg_current_snapshot())
-        or not exists (
-            select from pg_snapshot_xip(pg_current_snapshot()) as running
-            where running < wait_for
-        )
-$$;
-
-comment on function gc._is_settled(xid8) is
-    'Whether every other transaction older than this has ended.';
-
-
 -- Several tombstones of one object are one deletion: a leased one, or the first, stands for all.
 create function gc._drop_duplicates(taken bigint[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $$
 begin
     delete from gc.tombstones as t
@@ -112,16 +97,32 @@ comment on function gc._drop_duplicates(bigint[]) is
     'Drops tombstones whose object another tombstone stands for.';
 
 
+create function gc._oldest_other()
+    returns xid8
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select running from pg_snapshot_xip(pg_current_snapshot()) as running order by running limit 1
+$$;
+
+comment on function gc._oldest_other() is
+    'The oldest transaction that is running, apart from this one; null: there is none.';
+
+
 -- What is due is taken first and judged afterwards, so that the cost is that of the batch. What
--- cannot be handed out now steps back for a moment and lets others through.
+-- cannot be handed out now steps back for a moment and lets others through. A wait_for beyond every
+-- snapshot of this server came with a dump from another: all of those transactions have ended.
 create function gc._lease(worker text, batch integer, lease interval)
     returns bigint[]
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     until timestamptz := clock_timestamp() + lease;
+    oldest xid8;
     taken bigint[];
     leased bigint[];
 begin
@@ -135,11 +136,12 @@ begin
         exit when cardinality(taken) = 0;
         perform gc._settle(taken);
         perform gc._drop_duplicates(taken);
+        oldest := gc._oldest_other();
         update gc.tombstones as t
         set worker = null, due_at = clock_timestamp() + interval '1 second'
         where t.id = any (taken)
-            and (not gc._is_settled(t.wait_for)
-                or gc._is_held(t.collection, t.key, t.url));
+            and (t.wait_for > oldest and t.wait_for <= pg_snapshot_xmax(pg_current_snapshot())
+                or (select gc._has_holds()) and gc._is_held(t.collection, t.key, t.url));
         with rest as (
             update gc.tombstones as t
             set worker = _lease.worker, due_at = until
@@ -169,11 +171,15 @@ declare
     uploading oid[] := array(
         select l.objid from pg_locks as l
         where l.locktype = 'advisory' and l.granted and l.classid = gc._lock_class()::oid
+            and l.objid <> gc._claim_lock()::oid
             and l.database = (
                 select d.oid from pg_database as d where d.datname = current_database()
             )
     );
 begin
+    if cardinality(uploading) = 0 and not gc._has_holds() then
+        return;
+    end if;
     update gc.tombstones as t
     set worker = null, due_at = clock_timestamp() + interval '1 second'
     where t.id = any (leased)

@@ -7,6 +7,20 @@
 -- others; the advisory lock can. It is taken first, then claims that run already are waited for:
 -- what they have leased is seen, and what begins later sees the lock.
 
+create function gc._has_holds()
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from gc.holds as h where h.held_until > clock_timestamp());
+end;
+$$;
+
+comment on function gc._has_holds() is 'Whether anything is held at all.';
+
+
 create function gc._is_held(collection text, key text, url text)
     returns boolean
     language sql
@@ -75,6 +89,27 @@ comment on function gc._url_of(gc.collections, text) is
     'The address that a key''s object has; null if the key alone does not tell.';
 
 
+create function gc._tombstones_of(collection text, key text, urls text[])
+    returns bigint[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+begin
+    return array(
+        select t.id from gc.tombstones as t
+        where t.url = any (urls)
+            or t.wait_for is distinct from '0' and t.key = _tombstones_of.key
+                and t.collection = _tombstones_of.collection
+    );
+end;
+$$;
+
+comment on function gc._tombstones_of(text, text, text[]) is
+    'The tombstones of a key''s objects, whatever address it had.';
+
+
 create function gc._await_deletion(collection text, key text, urls text[], wait interval)
     returns void
     language plpgsql
@@ -88,9 +123,8 @@ begin
     loop
         select t.* into deleting
         from gc.tombstones as t
-        where (t.url = any (urls)
-                or t.wait_for is distinct from '0' and t.key = _await_deletion.key
-                    and t.collection = _await_deletion.collection)
+        where t.id = any (gc._tombstones_of(
+                _await_deletion.collection, _await_deletion.key, urls))
             and t.worker is not null and t.due_at > clock_timestamp()
         limit 1;
         exit when not found;
@@ -124,7 +158,8 @@ as $$
 declare
     c gc.collections := gc._collection(name);
     canonical text := gc._canonical_key(c, key);
-    object text := coalesce(url, gc._url_of(c, canonical));
+    own_url text := gc._url_of(c, canonical);
+    object text := coalesce(url, own_url);
     until timestamptz := clock_timestamp()
         + coalesce(timeout, (select s.upload_timeout from gc.settings as s));
 begin
@@ -138,10 +173,13 @@ begin
     if object is not null then
         perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', object));
     end if;
-    perform gc._await_claims(wait);
+    -- What has no tombstone yet, no claim that runs can have leased; a later one sees the lock.
+    if cardinality(gc._tombstones_of(c.name, canonical, array[object, own_url])) > 0 then
+        perform gc._await_claims(wait);
+    end if;
     insert into gc.holds (collection, key, url, reason, held_until)
     values (c.name, canonical, object, 'upload', until);
-    perform gc._await_deletion(c.name, canonical, array[object, gc._url_of(c, canonical)], wait);
+    perform gc._await_deletion(c.name, canonical, array[object, own_url], wait);
     return until;
 end;
 $$;
@@ -181,13 +219,13 @@ begin
     update gc.tombstones as t
     set due_at = greatest(t.due_at, clock_timestamp() + s.upload_timeout)
     from gc.settings as s
-    where t.id in (
+    where t.id = any (array(
         select o.id from gc.tombstones as o
-        where (o.url = any (array[ended.url, gc._url_of(c, canonical)])
-                or o.wait_for is distinct from '0' and o.key = canonical and o.collection = c.name)
+        where o.id = any (
+                gc._tombstones_of(c.name, canonical, array[ended.url, gc._url_of(c, canonical)]))
             and o.worker is null
         for update skip locked
-    );
+    ));
     return true;
 end;
 $$;
