@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -117,6 +118,20 @@ def drop_database(name: str) -> None:
     """Room for the next one."""
     with connect() as db:
         execute(db, f"drop database if exists {name} with (force)")
+
+
+@contextmanager
+def durable() -> Iterator[None]:
+    """A server that waits for the disk."""
+    with connect() as db:
+        db.execute("alter system set fsync = on")
+        db.execute("select pg_reload_conf()")
+        db.execute("checkpoint")
+        try:
+            yield
+        finally:
+            db.execute("alter system reset fsync")
+            db.execute("select pg_reload_conf()")
 
 
 def pgbench(database: str, script: str, *, clients: int = 1, seconds: int = 0,

@@ -3,10 +3,9 @@
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
-from harness import Comparison, Scale, alternate, connect, execute, pgbench, ratios
+from harness import Comparison, Scale, alternate, connect, durable, execute, pgbench, ratios
 from trackers import BLOBGC, NOBODY, PEER, TRACKERS, copy_of, count, registries
 
 # Ten base images of three layers each, which are in the store already.
@@ -153,20 +152,6 @@ def push_script() -> str:
         "begin;", MANIFEST.format(configuration=own[0]),
         *(LAYER.format(position=n, blob=blob) for n, blob in enumerate(layers, start=1)),
         TAG, "commit;\n"])
-
-
-@contextmanager
-def durable() -> Iterator[None]:
-    """A server that waits for the disk."""
-    with connect() as db:
-        db.execute("alter system set fsync = on")
-        db.execute("select pg_reload_conf()")
-        db.execute("checkpoint")
-        try:
-            yield
-        finally:
-            db.execute("alter system reset fsync")
-            db.execute("select pg_reload_conf()")
 
 
 def in_bulk(scale: Scale) -> Iterator[Comparison]:

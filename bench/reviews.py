@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from delay import far_away
-from harness import Comparison, Scale, alternate, connect, execute, pgbench, ratios
+from harness import Comparison, Scale, alternate, connect, durable, execute, pgbench, ratios
 from psycopg.conninfo import make_conninfo
 from trackers import BLOBGC, NOBODY, PEER, PEERS, copy_of, count, registries
 
@@ -69,10 +69,11 @@ def on_loopback(scale: Scale) -> Iterator[Comparison]:
     is a prepared statement and a round trip over a Unix socket, sent by pgbench. It does so for
     5,000 of the same 100,000, and time is compared per blob. It is spared the call of the object
     store in the midst of its transaction, while blobgc writes a tombstone for each object. The bare
-    DELETE is one statement that deletes the same garbage where nobody tracks.
+    DELETE is one statement that deletes the same garbage where nobody tracks. All of it with fsync:
+    a commit has to be on disk, as in production.
     """
     rows = scale.of(100_000, 10_000)
-    with queued_registries(rows) as made:
+    with queued_registries(rows) as made, durable():
         sides = both_ways(made, rows, scale.of(5_000, 1_000), {})
         sides["bare", 1] = partial(bare_delete, made[NOBODY], rows)
         took = alternate(scale.rounds, sides)
@@ -90,7 +91,7 @@ def over_a_network(scale: Scale) -> Iterator[Comparison]:
     packet back for half a millisecond on its way there and on its way back.
     """
     rows = scale.of(100_000, 10_000)
-    with queued_registries(rows) as made, far_away(0.0005) as server:
+    with queued_registries(rows) as made, durable(), far_away(0.0005) as server:
         took = alternate(scale.rounds, both_ways(made, rows, scale.of(500, 100), server))
         said = f", a round trip {1000 * round_trip(server):.2f} ms"
     yield from against_loop(f"review of {rows:,} blobs over a network", took, 100, said)
