@@ -36,6 +36,8 @@ def write_report(found: Found) -> None:
     for name, (benchmark, rows) in found.items():
         lines += [f"\n## {name}\n\n", (inspect.getdoc(benchmark) or "") + "\n\n"]
         lines += [f"- {c.what}, against {c.against}: **{spread(c)}**{figures(c)}\n" for c in rows]
+        if not rows:
+            lines += ["Not measured yet.\n"]
         if name in remarks:
             lines += ["\n", remarks[name]]
     (HERE / "RESULTS.md").write_text("".join(lines))

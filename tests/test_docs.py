@@ -174,3 +174,13 @@ def test_every_public_object_has_a_comment(fresh: Database) -> None:
                "comment on column gc.settings.jitter is null")
     assert set(uncommented(fresh).splitlines()) == {
         "function gc.review(integer)", "relation gc.holds", "column gc.settings.jitter"}
+
+
+def test_numbers_in_the_readme_come_from_the_results() -> None:
+    speed = re.search(r"^## Speed\n(.*?)^## ", (ROOT / "README.md").read_text(),
+                      re.MULTILINE | re.DOTALL)
+    assert speed is not None
+    quoted = re.findall(r"\*\*([\d.,]+)\*\*", speed[1])
+    measured = re.findall(r"\| ([\d.,]+) \(", (ROOT / "bench/RESULTS.md").read_text())
+    assert len(quoted) >= 5
+    assert set(quoted) <= set(measured)
