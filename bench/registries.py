@@ -9,21 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from harness import Connection, connect, execute, new_database
 
-# Functions of the preset that set a search_path cannot be inlined; while a table of 10^7 rows is
-# filled, that takes longer than all the rest. So others stand in for them that give the same.
-QUICKLY = """
-alter function registry.is_digest(bytea) reset all;
-create or replace function registry.blob_url(digest bytea)
-    returns text
-    language sql
-    immutable
-    parallel safe
-as $$
-    select 's3://bucket/docker/registry/v2/blobs/sha256/' || encode(substr(digest, 2, 1), 'hex')
-        || '/' || encode(substr(digest, 2), 'hex') || '/data'
-$$;
-"""
-
 PREPARE = """
 create schema bench;
 create function bench.digest(number integer)
@@ -111,8 +96,6 @@ def fill_registry(name: str, blobs: int, partitions: int = 0, unused: int = 0) -
     create_registry(name, partitions)
     filling = FILLING | (LINKS if partitions else {})
     with connect(name) as db:
-        kept = functions(db, "is_digest", "blob_url")
-        execute(db, QUICKLY)
         execute(db, PREPARE.format(blobs=blobs, unused=unused))
         for table in filling:
             db.execute(WITHOUT_INDEXES, (table,))
@@ -121,18 +104,8 @@ def fill_registry(name: str, blobs: int, partitions: int = 0, unused: int = 0) -
                           filling))
         db.execute("set default_statistics_target = 10")
         db.execute("vacuum analyze")
-        for function in kept:
-            execute(db, function)
         assert db.execute("select from pg_index where not indisvalid").fetchone() is None
     return name
-
-
-def functions(db: Connection, *names: str) -> list[str]:
-    """The statements that create functions of the registry as they are now."""
-    rows = db.execute("select pg_get_functiondef(oid) from pg_proc "
-                      "where pronamespace = 'registry'::regnamespace and proname = any (%s)",
-                      (list(names),)).fetchall()
-    return [str(row[0]) for row in rows]
 
 
 def fill(database: str, table: str, statement: str) -> None:
