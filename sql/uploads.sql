@@ -4,8 +4,8 @@
 -- tombstone of the key or url is handed out until the upload ends or times out. The row's insert
 -- takes the tombstone away for good; an upload that never becomes a row leaves it, and so its
 -- object is collected after all. While the caller's transaction is open the hold cannot be seen by
--- others; the advisory lock can. It is taken first, then claims that run already are waited for:
--- what they have leased is seen, and what begins later sees the lock.
+-- others; the advisory lock can. It is taken first; then, if there is a tombstone, claims that run
+-- already are waited for: what they have leased is seen, and what begins later sees the lock.
 
 create function gc._has_holds()
     returns boolean
