@@ -29,7 +29,7 @@ create function digest(name text) returns bytea immutable
 
 UNTRACK = """
 select gc.untrack(name) from gc.collections;
-drop index registry.blobs_url_idx;
+alter table registry.blobs drop constraint blobs_url_own;
 """
 
 LINK = """

@@ -56,6 +56,19 @@ comment on function blob_url(bytea) is
     'Where a blob''s object stands: where the distribution registry puts it.';
 
 
+create function blob_at(url text)
+    returns bytea
+    language sql
+    immutable
+    parallel safe
+    return case split_part(substr(url, length('{store}/docker/registry/v2/blobs/') + 1), '/', 1)
+            when 'sha256' then '\x01'::bytea when 'sha512' then '\x02'::bytea end
+        || decode(split_part(substr(url, length('{store}/docker/registry/v2/blobs/') + 1), '/', 3),
+            'hex');
+
+comment on function blob_at(text) is 'The digest of the blob whose object stands there.';
+
+
 -- Tables ---------------------------------------------------------------------------------------
 -- All that is in a repository has the repository's key, so that it can be partitioned by namespace
 -- and drained by repository.
@@ -103,10 +116,11 @@ create table blobs (
         constraint blobs_size_not_negative check (size >= 0),
     media_type text not null,
     created_at timestamptz not null default now(),
-    constraint blobs_pkey primary key (digest)
+    constraint blobs_pkey primary key (digest),
+    -- No two blobs can have one object: blobgc knows by this, and need not look for another.
+    constraint blobs_url_own check (digest is not distinct from blob_at(blob_url(digest)))
 )
 /* partition by hash (digest) */;
-create index blobs_url_idx on blobs (blob_url(digest));
 
 comment on table blobs is 'What is in the store: layers and configurations, each only once.';
 comment on column blobs.digest is 'A byte for the algorithm, and the digest.';

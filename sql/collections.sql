@@ -24,6 +24,7 @@ create table gc.collections (
     functions name[] not null default '{}',
     links name[] not null default '{}',
     shared boolean not null default false,
+    proof oid,
     fingerprint text,
     scanning boolean not null default false,
     scan_cursor text,
@@ -57,6 +58,8 @@ comment on column gc.collections.links is
     'The tables that tell in which partition to look first for a reference.';
 comment on column gc.collections.shared is
     'Rows may share an object: their url is not surely made of one key column alone.';
+comment on column gc.collections.proof is
+    'The CHECK constraint by which they cannot; null where none is needed, or there is none.';
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
 comment on column gc.collections.scanning is 'A scan that reviews carry on by themselves.';
 comment on column gc.collections.scan_cursor is 'The key up to which a scan has come.';

@@ -351,24 +351,17 @@ comment on function gc._check_definition(gc.collections) is
 
 
 -- A url that is made of a key's one column and of text, and of nothing that loses part of it, can
--- be no other row's. Everything else is looked up by the url itself.
-create function gc._shares_objects(c gc.collections)
+-- be no other row's.
+create function gc._is_lossless(c gc.collections)
     returns boolean
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    parsed regclass;
+    parsed regclass := gc._parse_expression(c.target, 'url', c.url);
     lossless boolean;
 begin
-    if c.url is null
-        or cardinality((gc._key(c.target)).names) > 1
-        or gc._check_expression(c.target, 'url', c.url, 'S', 'text') <> (gc._key(c.target)).names
-    then
-        return c.url is not null;
-    end if;
-    parsed := gc._parse_expression(c.target, 'url', c.url);
     select bool_and(p.proname in ('textcat', 'textanycat', 'anytextcat', 'encode')
             and p.pronamespace = 'pg_catalog'::regnamespace)
         and not bool_or(r.ev_action::text
@@ -380,12 +373,111 @@ begin
     join pg_proc as p on p.oid = m[1]::oid
     where r.ev_class = parsed;
     drop view gc._expression;
-    return lossless is not true;
+    return lossless is true;
 end;
+$$;
+
+comment on function gc._is_lossless(gc.collections) is
+    'Whether the url, which reads the key only, has all of the key in it.';
+
+
+create function gc._tree(nodes text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select regexp_replace(nodes, ' :(varno|varnosyn|varattnosyn|location) -?\d+', '', 'g')
+$$;
+
+comment on function gc._tree(text) is
+    'A node tree without what depends on the statement that the expression stands in.';
+
+
+-- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
+-- are one row. Any f will do, so long as it reads nothing but the url and nobody can change it, and
+-- the two sides are compared byte for byte. Null would be "distinct", so no url is null either.
+create function gc._url_proof(c gc.collections)
+    returns oid
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    parsed regclass := gc._parse_expression(c.target, 'url', c.url);
+    url text := (
+        select substring(gc._tree(r.ev_action::text)
+            from ':targetList \(\{TARGETENTRY :expr (.*) :resno 1 :resname value ')
+        from pg_rewrite as r
+        where r.ev_class = parsed
+    );
+begin
+    drop view gc._expression;
+    return (
+        select k.oid
+        from pg_constraint as k
+        join pg_index as i on i.indrelid = k.conrelid and i.indisprimary and i.indnkeyatts = 1
+        cross join lateral regexp_matches(gc._tree(k.conbin::text),
+            '^\{BOOLEXPR :boolop not :args \(\{DISTINCTEXPR :opno \d+ :opfuncid (\d+) [^{]*:args '
+            '\(\{VAR :varattno (\d+) [^}]*\} (.*)$') as m
+        where k.conrelid = c.target and k.contype = 'c' and k.convalidated
+            and m[1]::regproc::text in ('byteaeq', 'uuid_eq', 'int2eq', 'int4eq', 'int8eq')
+            and m[2]::smallint = i.indkey[0]
+            and position(url in m[3]) > 0
+            and replace(m[3], url, '') !~ '\{(VAR|SUBLINK|SQLVALUEFUNCTION|COERCETODOMAIN) '
+            and not exists (
+                select
+                from regexp_matches(k.conbin::text, ':(?:op)?funcid (\d+)', 'g') as f
+                join pg_proc as p on p.oid = f[1]::oid
+                join pg_roles as o on o.oid = p.proowner
+                where p.provolatile <> 'i' or not o.rolsuper and o.rolname <> current_user
+            )
+        order by k.oid
+        limit 1
+    );
+end;
+$$;
+
+comment on function gc._url_proof(gc.collections) is
+    'The CHECK constraint by which no two rows can have one url; null: there is none.';
+
+
+-- Everything else is looked up by the url itself.
+create function gc._shares_objects(c gc.collections)
+    returns boolean
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when c.url is null then false
+        when cardinality(k.names) > 1
+            or gc._check_expression(c.target, 'url', c.url, 'S', 'text') <> k.names then true
+        else c.proof is null and not gc._is_lossless(c)
+    end
+    from gc._key(c.target) as k
 $$;
 
 comment on function gc._shares_objects(gc.collections) is
     'Whether rows may have one object together.';
+
+
+-- Said to be immutable for the same reason as gc._has_columns.
+create function gc._has_check(check_constraint oid)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pg_constraint as k where k.oid = check_constraint and k.convalidated
+    );
+end;
+$$;
+
+comment on function gc._has_check(oid) is
+    'Whether a CHECK constraint is still there, as a constant in a statement that reads its table.';
 
 
 -- Both texts are PostgreSQL's own; they differ in parentheses and in the table's name.

@@ -37,17 +37,18 @@ begin
             select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod)::text
             from pg_attribute as a
             where a.attnum > 0 and a.attrelid in (
-                select target::oid
-                union
+                select target::oid union
                 select e.child from edges as e where e.parent = target and e.fact <> ''
             )
             union all
             select (i.indexrelid, i.indkey, i.indisprimary, i.indisvalid)::text
             from pg_index as i where i.indrelid = target
             union all
+            select (k.oid, k.xmin)::text
+            from pg_constraint as k where k.conrelid = target and k.contype = 'c'
+            union all
             select (g.tgrelid, g.tgname, g.tgfoid, f.proowner)::text
-            from tables as t
-            join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
+            from tables as t join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
             join pg_proc as f on f.oid = g.tgfoid
             where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
         )
@@ -453,7 +454,12 @@ declare
     linked name[];
 begin
     update gc.collections as o
-    set columns = gc._check_definition(c), shared = gc._shares_objects(c)
+    set columns = gc._check_definition(c),
+        proof = case when c.url is not null then gc._url_proof(c) end
+    where o.name = c.name
+    returning o.* into c;
+    update gc.collections as o
+    set shared = gc._shares_objects(c)
     where o.name = c.name
     returning o.* into c;
     perform gc._make_storage(c);

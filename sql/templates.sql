@@ -285,7 +285,12 @@ as $$
             gc._inline('nullif((' || c.generation || ')::text, '''')'), 'null::text'),
         'due_at', case when c.undo = '0' then 'now()'
             else format('now() + interval %L', c.undo) end,
-        'wait_for', case when c.shared then 'null::xid8' else '''0''::xid8' end,
+        'wait_for', case
+            when c.shared then 'null::xid8'
+            when c.proof is not null
+                then format('case when gc._has_check(%s) then ''0''::xid8 end', c.proof)
+            else '''0''::xid8'
+        end,
         'settings', gc._print_settings(c),
         'by_index', gc._index_settings()
             || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'
