@@ -85,9 +85,10 @@ class Database:
                 delay = min(2 * delay, 10)
 
     def is_notified(self, seconds: float) -> bool:
-        """Waits for somebody to say that there is work."""
+        """Waits for somebody else to say that there is work."""
         try:
-            return any(True for _ in self.connection.notifies(timeout=seconds, stop_after=1))
+            return any(notify.pid != self.connection.info.backend_pid
+                       for notify in self.connection.notifies(timeout=seconds, stop_after=1))
         except psycopg.Error:  # The next call makes the connection again.
             return self.stop.wait(seconds)
 
@@ -273,6 +274,8 @@ class Runner:
             log.log(logging.INFO if row["reviewed"] else logging.DEBUG, "%(collection)s: reviewed "
                     "%(reviewed)s, deleted %(deleted)s, kept %(kept)s, failed %(failed)s", row)
             self.counters.update({f"rows_{k}": row[k] for k in ("reviewed", "deleted", "failed")})
+        if any(row["deleted"] for row in reviews):
+            database.rows("select pg_notify('blobgc', '')")  # Whoever deletes need not sleep.
         return any(row["reviewed"] for row in reviews)
 
     def delete(self, database: Database) -> bool:
@@ -298,8 +301,7 @@ class Runner:
         for store, some in by_store.items():
             self.next_claim = max(self.next_claim, now - POLL) + len(some) / self.options.rate
             size = max(store.per_request, len(some) // self.options.threads // 4)
-            for i in range(0, len(some), size):
-                share = some[i:i + size]
+            for share in (some[i:i + size] for i in range(0, len(some), size)):
                 batch.append((share, self.pool.submit(self.attempt, store, share, now)))
         self.batches.extend((len(b), self.settler.submit(self.settle, b)) for b in [batch] if b)
         return bool(batch)
@@ -328,13 +330,11 @@ class Runner:
             for tombstone, fate in zip(tombstones, share.result(), strict=True):
                 fates[fate].append(tombstone.id)
                 what = fate if fate in CALLS else "failed"
-                self.counters[f"objects_{what}"] += 1
-                self.counters[f"bytes_{what}"] += tombstone.size or 0
+                self.counters.update({f"objects_{what}": 1, f"bytes_{what}": tombstone.size or 0})
         for fate, ids in fates.items():
-            if fate in CALLS:
-                self.settling.rows(CALLS[fate], self.options.worker, ids)
-            else:
-                self.settling.rows("select gc.fail(%s, %s, %s)", self.options.worker, ids, fate)
+            arguments = [ids] if fate in CALLS else [ids, fate]
+            call = CALLS.get(fate, "select gc.fail(%s, %s, %s)")
+            self.settling.rows(call, self.options.worker, *arguments)
             log.log(logging.INFO if fate in CALLS else logging.WARNING,
                     "%(objects)s objects: %(fate)s", {"objects": len(ids), "fate": fate})
         return True

@@ -26,6 +26,7 @@ from images import IS_ANYTHING_LEFT, Image, create_filled_registry, untag
 
 FILLED, AT_WORK = "bench_latency_filled", "bench_latency"
 REPOSITORIES, CLIENTS, RATE, WARM_UP = 100, 4, 25, 10
+POLL = 0.5  # Seconds that the runner sleeps where it found nothing.
 
 # Digests as images.py has them, so that the base layer is one that is there.
 DIGEST = """
@@ -93,7 +94,10 @@ def repeat(step: Callable[[Connection, int], int], batch: int, stop: threading.E
     done = 0
     with connect(AT_WORK) as db:
         while not stop.is_set():
-            done += step(db, batch)
+            found = step(db, batch)
+            done += found
+            if not found:
+                stop.wait(POLL)
     return done
 
 
@@ -152,8 +156,9 @@ def of_pushes(scale: Scale) -> Iterator[Comparison]:
     because they plan their statements.
 
     In the windows in which it is collected, one connection calls gc.review all the time and another
-    claims and confirms all the time, as the runner would if a store took no time to delete. Each
-    window has a fresh copy of the database. The pushes and the collector share the machine's cores.
+    claims and confirms, as the runner would if a store took no time to delete: where nothing is
+    due, it sleeps for half a second. Each window has a fresh copy of the database. The pushes and
+    the collector share the machine's cores.
     """
     seconds, batches = scale.of(12, 5), (1000,) if scale.quick else (1000, 200)
     sides = {0: partial(push_alone, seconds)}

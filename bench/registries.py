@@ -34,7 +34,7 @@ update pg_index as i
 set indisready = false, indisvalid = false
 from pg_class as c
 where c.oid = i.indrelid and c.relkind = 'r'
-    and c.oid in (select p.relid from pg_partition_tree(%s) as p)
+    and c.oid in (select p from gc._partitions(%s) as p)
 """
 
 FILLING = {

@@ -34,6 +34,13 @@ select digest, 'layer_delete', now() from bench.chosen where turn = %s and fate 
 order by random()
 """
 
+WARM = """
+create extension pg_prewarm;
+select pg_prewarm(c.oid) from pg_class as c
+where c.relkind in ('r', 'i')
+    and c.relnamespace::regnamespace::text in ('gc', 'registry', 'registry_partitions');
+"""
+
 BARE_DELETE = """
 delete from registry.blobs
 where digest = any (array(select digest from bench.chosen where turn = %s and fate = 'bare'))
@@ -46,13 +53,13 @@ def growing(scale: Scale) -> Iterator[Comparison]:
     In each of them the same number of blobs, half of them garbage, is due; they are chosen at
     random over the whole table and reviewed in batches of 1000. Images have ten blobs each, every
     blob is in one image and has one link. Once with plain tables, and once with 64 partitions. The
-    registries are there at the same time and take turns, after a warm-up and each time after a
-    checkpoint. Only shown: how a bare DELETE of as much garbage grows, with tracking switched off;
-    that is the limit.
+    registries are there at the same time, all of them in PostgreSQL's buffers, and take turns, after
+    a warm-up and each time after a checkpoint. Only shown: how a bare DELETE of as much garbage
+    grows, with tracking switched off; that is the limit.
     """
     sizes = [10 ** 4, 10 ** 5] if scale.quick else [10 ** 5, 10 ** 6, 10 ** 7]
     for partitions in (0,) if scale.quick else (0, 64):
-        garbage = 2_000 if partitions else scale.of(3_000, 500)
+        garbage = scale.of(5_000, 500)
         reviews, deletes = measure(sizes, partitions, garbage, scale.rounds)
         layout = f"{partitions} partitions" if partitions else "plain tables"
         for size in sizes[1:]:
@@ -65,6 +72,8 @@ def measure(sizes: list[int], partitions: int, garbage: int, rounds: int) -> tup
     """The costs of reviews and of bare deletes."""
     databases = {size: prepare(size, partitions, garbage, rounds + 1) for size in sizes}
     connections = {size: connect(database) for size, database in databases.items()}
+    for db in connections.values():
+        execute(db, WARM)
     reviews: Costs = {size: [] for size in sizes}
     deletes: Costs = {size: [] for size in sizes}
     for turn in range(rounds + 1):
