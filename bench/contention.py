@@ -51,11 +51,11 @@ def deletes(scale: Scale) -> Iterator[Comparison]:
     deletes waits there for whoever deleted before. Once the manifest is deleted, and its layers go
     with it (ON DELETE CASCADE); once only the layers are deleted.
     """
-    with registries(FILL.format(images=scale.of(40_000, 10_000))) as made:
+    with registries(FILL.format(images=scale.of(60_000, 10_000))) as made:
         for what, table, column in WHAT[:scale.of(2, 1)]:
             script = DELETE.format(table=table, id=column)
             rates = alternate(scale.rounds, {
-                tracker: partial(deletes_per_second, made[tracker], script, scale.of(4, 1))
+                tracker: partial(deletes_per_second, made[tracker], script, scale.of(8, 1))
                 for tracker in TRACKERS})
             yield from compared(f"16 clients deleting {what} that share 3 layers", rates)
 

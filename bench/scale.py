@@ -53,13 +53,13 @@ def growing(scale: Scale) -> Iterator[Comparison]:
     In each of them the same number of blobs, half of them garbage, is due; they are chosen at
     random over the whole table and reviewed in batches of 1000. Images have ten blobs each, every
     blob is in one image and has one link. Once with plain tables, and once with 64 partitions. The
-    registries are there at the same time, all of them in PostgreSQL's buffers, and take turns, after
-    a warm-up and each time after a checkpoint. Only shown: how a bare DELETE of as much garbage
-    grows, with tracking switched off; that is the limit.
+    registries are there at the same time, all of them in PostgreSQL's buffers. They take turns,
+    after a warm-up and each time after a checkpoint. Only shown: how a bare DELETE of as much
+    garbage grows, with tracking switched off; that is the limit.
     """
     sizes = [10 ** 4, 10 ** 5] if scale.quick else [10 ** 5, 10 ** 6, 10 ** 7]
     for partitions in (0,) if scale.quick else (0, 64):
-        garbage = scale.of(5_000, 500)
+        garbage = scale.of(1_000 if partitions else 5_000, 500)
         reviews, deletes = measure(sizes, partitions, garbage, scale.rounds)
         layout = f"{partitions} partitions" if partitions else "plain tables"
         for size in sizes[1:]:
