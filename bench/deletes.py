@@ -53,14 +53,14 @@ def deletes(scale: Scale) -> Iterator[Comparison]:
         db.execute(SCHEMA.encode())
     try:
         with tempfile.TemporaryDirectory(prefix="blobgc_files.") as folder:
-            yield compare("files", FileObjects(Path(folder)), unlink, scale.of(20_000, 5_000),
+            yield compare("files", FileObjects(Path(folder)), unlink, scale.of(10_000, 3_000),
                           scale)
         with contextlib.closing(AmazonServer()) as amazon:
             yield compare("S3", straight(AmazonObjects(amazon)), delete_objects,
-                          scale.of(10_000, 5_000), scale)
+                          scale.of(5_000, 1_000), scale)
         with contextlib.closing(GoogleServer()) as google:
             yield compare("GCS", straight(GoogleObjects(google)), delete_blob,
-                          scale.of(3_000, 1_000), scale)
+                          scale.of(1_500, 300), scale)
     finally:
         drop_database(DATABASE)
 

@@ -148,7 +148,7 @@ def compare(batch: int, quiet: list[Window], busy: list[Window]) -> Iterator[Com
 def of_pushes(scale: Scale) -> Iterator[Comparison]:
     """Pushes while collecting at full speed, against pushes without.
 
-    A registry of 60,000 images in 100 repositories, half of them without a tag: more than can be
+    A registry of 80,000 images in 100 repositories, half of them without a tag: more than can be
     collected in one window. In each window of 12 seconds, 25 images a second are pushed over 4
     connections, at random times. What counts is the time from when a push should have begun to the
     end of its last statement; it checks for a base layer, announces and ends two uploads, and puts
@@ -160,11 +160,11 @@ def of_pushes(scale: Scale) -> Iterator[Comparison]:
     due, it sleeps for half a second. Each window has a fresh copy of the database. The pushes and
     the collector share the machine's cores.
     """
-    seconds, batches = scale.of(12, 5), (1000,) if scale.quick else (1000, 200)
+    seconds, batches = scale.of(12, 4), (1000,) if scale.quick else (1000, 200)
     sides = {0: partial(push_alone, seconds)}
     sides |= {batch: partial(push_and_collect, seconds, batch) for batch in batches}
     try:
-        fill(scale.of(60_000, 15_000))
+        fill(scale.of(80_000, 25_000))
         found = alternate(scale.rounds, sides)
     finally:
         drop_database(AT_WORK)

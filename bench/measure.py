@@ -38,6 +38,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "memory": memory.of_the_runner,
 }
 
+# The daily subset does without.
+LONG = {"network", "offline"}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
@@ -48,7 +51,8 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - BENCHMARKS.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    names = [] if options.report else options.names or list(BENCHMARKS)
+    usual = [name for name in BENCHMARKS if not (options.quick and name in LONG)]
+    names = [] if options.report else options.names or usual
     for name in names:
         print(f"# {name}", flush=True)
         begin = time.monotonic()

@@ -32,7 +32,6 @@ from images import (
     untag,
 )
 
-IMAGES = 2000
 PUSHED, AT_WORK = "bench_offline_pushed", "bench_offline"
 STORAGE = Path("docker/registry/v2")
 
@@ -147,8 +146,8 @@ def check_registry(store: Path, kept: list[Image]) -> None:
 class Pushing:
     """Images that are pushed, one after the other, by one client until it is told to stop."""
 
-    def __init__(self, store: Path, repositories: int) -> None:
-        self.store, self.repositories = store, repositories
+    def __init__(self, store: Path, repositories: int, first: int) -> None:
+        self.store, self.repositories, self.first = store, repositories, first
         self.pushed: list[Image] = []
 
     def until(self, stop: threading.Event) -> float:
@@ -156,7 +155,7 @@ class Pushing:
         begin, before = time.perf_counter(), len(self.pushed)
         with connect(AT_WORK) as db:
             while not stop.is_set():
-                image = Image(IMAGES + len(self.pushed), self.repositories)
+                image = Image(self.first + len(self.pushed), self.repositories)
                 push(db, image, self.write)
                 self.pushed.append(image)
         return (len(self.pushed) - before) / (time.perf_counter() - begin)
@@ -197,9 +196,9 @@ class Collection:
 class Registries:
     """The same images in a folder of docker-registry and in a registry of blobgc."""
 
-    def __init__(self, folder: Path, repositories: int) -> None:
+    def __init__(self, folder: Path, images: int, repositories: int) -> None:
         self.repositories = repositories
-        self.images = [Image(number, repositories) for number in range(IMAGES)]
+        self.images = [Image(number, repositories) for number in range(images)]
         self.kept = [image for image in self.images if image.is_kept]
         self.docker_template, self.docker = folder / "docker-template", folder / "docker"
         self.store_template, self.store = folder / "store-template", folder / "store"
@@ -218,7 +217,8 @@ class Registries:
         return collection
 
     def beside_pushes(self) -> Collection:
-        untagging, pushing = self.untag(), Pushing(self.store, self.repositories)
+        untagging = self.untag()
+        pushing = Pushing(self.store, self.repositories, first=len(self.images))
         alone = pushing.alone(seconds=2)
         meanwhile, seconds = pushing.beside_collecting()
         check_registry(self.store, self.kept + pushing.pushed)
@@ -239,11 +239,11 @@ def renew(template: Path, folder: Path) -> None:
     subprocess.run(["cp", "-a", template, folder], check=True)
 
 
-def compare(repositories: int, docker: list[Collection], blobgc: list[Collection],
+def compare(images: int, repositories: int, docker: list[Collection], blobgc: list[Collection],
             beside: list[Collection]) -> Iterator[Comparison]:
     where = f"{repositories} repositories" if repositories > 1 else "one repository"
     yield Comparison(
-        f"collecting {IMAGES:,} images, half untagged, in {where}",
+        f"collecting {images:,} images, half untagged, in {where}",
         "docker-registry garbage-collect",
         ratios([c.seconds for c in docker], [c.seconds for c in blobgc]),
         at_least=5 if repositories > 1 else 50,
@@ -280,15 +280,16 @@ def collection(scale: Scale) -> Iterator[Comparison]:
     end there must be exactly the rows and files of all live images. With one repository
     docker-registry takes minutes: that has three rounds only, and none in the daily subset.
     """
+    images = scale.of(2_000, 600)
     try:
         for repositories in (100,) if scale.quick else (1, 100):
             with tempfile.TemporaryDirectory() as folder:
-                both = Registries(Path(folder), repositories)
+                both = Registries(Path(folder), images, repositories)
                 found = alternate(3 if repositories == 1 else scale.rounds, {
                     "docker": both.by_docker,
                     "blobgc": both.by_blobgc,
                     "beside": both.beside_pushes})
-            yield from compare(repositories, **found)
+            yield from compare(images, repositories, **found)
     finally:
         drop_database(AT_WORK)
         drop_database(PUSHED)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from harness import Comparison, Connection, Scale, connect, drop_database, execute, new_database
 
 DATABASE = "bench_queues"
-STEP, BATCH, COMPARED = 100_000, 1000, 5
+BATCH, COMPARED = 1000, 5
 
 # Rows of "thing" are kept by their condition, those of "file" have objects.
 SCHEMA = """
@@ -32,12 +32,13 @@ def health(scale: Scale) -> Iterator[Comparison]:
     at most. Only shown: reviews while a transaction is open that is older than 10^6 entries, which
     nothing can be vacuumed away behind, and after it has ended, against the last ones before.
     """
+    size = scale.of(100_000, 20_000)
     with prepared() as db:
-        reviewed = [step(db, "thing") for _ in range(scale.of(101, 11))]
-        yield from compare("review queue", "reviews", reviewed)
-        yield from hold_back(db, reviewed[-COMPARED:], scale.of(10, 2))
-        claimed = [step(db, "file") for _ in range(scale.of(21, 11))]
-        yield from compare("tombstones", "claims", claimed)
+        reviewed = [step(db, "thing", size) for _ in range(scale.of(101, 11))]
+        yield from compare("review queue", "reviews", size, reviewed)
+        yield from hold_back(db, size, reviewed[-COMPARED:], scale.of(10, 2))
+        claimed = [step(db, "file", size) for _ in range(scale.of(21, 11))]
+        yield from compare("tombstones", "claims", size, claimed)
 
 
 @contextmanager
@@ -56,13 +57,13 @@ def prepared() -> Iterator[Connection]:
             server.execute("select pg_reload_conf()")
 
 
-def step(db: Connection, table: str) -> tuple[float, int]:
+def step(db: Connection, table: str, size: int) -> tuple[float, int]:
     """Seconds that it takes to get rid of so many entries, and how big the queue was at most."""
-    db.execute(f"insert into {table} (id) select n from generate_series(1, {STEP}) as n".encode())
+    db.execute(f"insert into {table} (id) select n from generate_series(1, {size}) as n".encode())
     if table == "file":
         db.execute("delete from file")
     queue = "gc.thing_review_queue" if table == "thing" else "gc.tombstones"
-    size = one(db, f"select pg_total_relation_size('{queue}')")
+    bytes_used = one(db, f"select pg_total_relation_size('{queue}')")
     begin = time.perf_counter()
     if table == "thing":
         while one(db, f"select kept from gc.review({BATCH}) where collection = 'thing'"):
@@ -73,7 +74,7 @@ def step(db: Connection, table: str) -> tuple[float, int]:
     seconds = time.perf_counter() - begin
     assert one(db, f"select count(*) from {queue}") == 0
     db.execute("truncate thing, gc.file_review_queue")
-    return seconds, size
+    return seconds, bytes_used
 
 
 def one(db: Connection, query: str) -> int:
@@ -82,12 +83,13 @@ def one(db: Connection, query: str) -> int:
     return row[0]
 
 
-def compare(queue: str, what: str, steps: list[tuple[float, int]]) -> Iterator[Comparison]:
+def compare(queue: str, what: str, size: int,
+            steps: list[tuple[float, int]]) -> Iterator[Comparison]:
     """Time and size, early and late."""
     seconds, sizes = ([pair[n] for pair in steps[1:]] for n in (0, 1))
     first, last = seconds[:COMPARED], seconds[-COMPARED:]
     yield Comparison(
-        f"{what} of 100,000 after {len(seconds) * STEP:,}", "the first ones",
+        f"{what} of {size:,} after {len(seconds) * size:,}", "the first ones",
         [a / b for a, b in zip(last, first, strict=True)], at_most=1.3,
         figures=f"{statistics.median(last):.2f} s and {statistics.median(first):.2f} s")
     half = len(sizes) // 2
@@ -97,17 +99,18 @@ def compare(queue: str, what: str, steps: list[tuple[float, int]]) -> Iterator[C
         figures=f"{max(sizes[half:]) / 2**20:.0f} MB and {max(sizes[:half]) / 2**20:.0f} MB")
 
 
-def hold_back(db: Connection, before: list[tuple[float, int]], times: int) -> Iterator[Comparison]:
+def hold_back(db: Connection, size: int, before: list[tuple[float, int]],
+              times: int) -> Iterator[Comparison]:
     """Reviews behind a transaction that does not end, and after it has."""
     usual = statistics.median(seconds for seconds, _ in before)
     with connect(DATABASE) as other, other.transaction():
         other.execute("set transaction isolation level repeatable read")
         other.execute("select 1")
-        held = [step(db, "thing")[0] for _ in range(times)]
+        held = [step(db, "thing", size)[0] for _ in range(times)]
     # Until autovacuum has been there.
     time.sleep(20)
-    freed = [step(db, "thing")[0] for _ in range(COMPARED)]
+    freed = [step(db, "thing", size)[0] for _ in range(COMPARED)]
     for said, some in (("behind an open transaction", held[-3:]), ("after it has ended", freed)):
-        yield Comparison(f"reviews of 100,000 {said}", "those before it",
+        yield Comparison(f"reviews of {size:,} {said}", "those before it",
                          [seconds / usual for seconds in some],
                          figures=f"{statistics.median(some):.2f} s and {usual:.2f} s")
