@@ -2,6 +2,9 @@
 --
 -- A lease is a promise both ways: until due_at nobody else is given the tombstone, and after it the
 -- worker must not delete any more. A worker that lost its lease changes nothing here.
+--
+-- There is nothing to delete most of the time, and a plan that is made then would read the table from
+-- end to end in busy times, as long as the session lasts: so what is here goes by indexes.
 
 create function gc._require_worker(worker text)
     returns void
@@ -77,7 +80,6 @@ create function gc._drop_duplicates(taken bigint[])
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $$
@@ -118,7 +120,6 @@ create function gc._lease(worker text, batch integer, lease interval)
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
 as $$
 declare
     until timestamptz := clock_timestamp() + lease;
@@ -197,12 +198,13 @@ comment on function gc._return_uploads(bigint[]) is
 
 
 -- The last of the rows that have the url leaves a tombstone of its own, so this one can go. Every
--- collection is asked: two tables may name one object.
+-- collection is asked: two tables may name one object. One that has no index on it is read whole.
 create function gc._is_used(ids bigint[])
     returns bigint[]
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = on
 as $$
 declare
     used bigint[] := array[]::bigint[];
@@ -274,6 +276,7 @@ create function gc.claim(
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
     set jit = off
 as $$
 declare
@@ -332,6 +335,7 @@ create function gc.confirm(worker text, ids bigint[])
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     changed integer;
@@ -373,6 +377,7 @@ create function gc.fail(worker text, ids bigint[], error text)
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     changed integer;
@@ -401,6 +406,7 @@ create function gc.release(worker text, ids bigint[])
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     changed integer;

@@ -117,6 +117,7 @@ create function gc._admit(collection text, urls text[], generations text[])
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     left_behind bigint[];

@@ -115,17 +115,19 @@ create function gc._await_deletion(collection text, key text, urls text[], wait 
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     give_up timestamptz := clock_timestamp() + wait;
+    left_behind bigint[];
     deleting gc.tombstones;
 begin
     loop
+        left_behind := gc._tombstones_of(_await_deletion.collection, _await_deletion.key, urls);
+        exit when cardinality(left_behind) = 0;
         select t.* into deleting
         from gc.tombstones as t
-        where t.id = any (gc._tombstones_of(
-                _await_deletion.collection, _await_deletion.key, urls))
-            and t.worker is not null and t.due_at > clock_timestamp()
+        where t.id = any (left_behind) and t.worker is not null and t.due_at > clock_timestamp()
         limit 1;
         exit when not found;
         if clock_timestamp() >= give_up then
@@ -196,11 +198,13 @@ create function gc.end_upload(name text, key text)
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     c gc.collections := gc._collection(name);
     canonical text := gc._canonical_key(c, key);
     ended gc.holds;
+    left_behind bigint[];
 begin
     delete from gc.holds as h
     where h.id = (
@@ -216,16 +220,18 @@ begin
         return false;
     end if;
     -- Some insert the row only after this: its tombstone waits as long as an upload may take.
-    update gc.tombstones as t
-    set due_at = greatest(t.due_at, clock_timestamp() + s.upload_timeout)
-    from gc.settings as s
-    where t.id = any (array(
-        select o.id from gc.tombstones as o
-        where o.id = any (
-                gc._tombstones_of(c.name, canonical, array[ended.url, gc._url_of(c, canonical)]))
-            and o.worker is null
-        for update skip locked
-    ));
+    left_behind := gc._tombstones_of(
+        c.name, canonical, array[ended.url, gc._url_of(c, canonical)]);
+    if cardinality(left_behind) > 0 then
+        update gc.tombstones as t
+        set due_at = greatest(t.due_at, clock_timestamp() + s.upload_timeout)
+        from gc.settings as s
+        where t.id = any (array(
+            select o.id from gc.tombstones as o
+            where o.id = any (left_behind) and o.worker is null
+            for update skip locked
+        ));
+    end if;
     return true;
 end;
 $$;

@@ -1,7 +1,7 @@
 -- Claims: who deletes what, until when, and what is known of it afterwards.
 begin;
 set local client_min_messages = error;
-select plan(69);
+select plan(77);
 
 create schema app;
 create table app.file (id bigint primary key, bytes bigint);
@@ -266,6 +266,36 @@ select results_eq(
         where collection = 'file' and day = current_date - 1$$,
     $$values (3::bigint, 10::bigint, 100::numeric)$$,
     'a line that comes late is added to what was folded');
+
+-- A plan that is made while there are few tombstones is kept: it must suit very many.
+create function pg_temp.reads_all(command text)
+    returns bigint
+    language plpgsql
+as $$
+declare
+    before bigint := (
+        select seq_scan from pg_stat_xact_user_tables where relid = 'gc.tombstones'::regclass);
+begin
+    execute command;
+    return (select seq_scan from pg_stat_xact_user_tables where relid = 'gc.tombstones'::regclass)
+        - before;
+end;
+$$;
+select pg_temp.forget();
+insert into app.file select n, 1 from generate_series(1001, 1020) as n;
+delete from app.file;
+create temporary table held as select id, key from gc.tombstones;
+select is(pg_temp.reads_all(c), 0::bigint, 'nothing reads all tombstones: ' || c)
+from unnest(array[
+    $$select gc.claim('z', 15)$$,
+    $$select gc.fail('z', array(select id from held where key between '1001' and '1003'), 'x')$$,
+    $$select gc.release('z', array(select id from held where key between '1004' and '1006'))$$,
+    $$select gc.confirm('z', array(select id from held where key between '1007' and '1015'))$$,
+    $$select gc.begin_upload('file', '1020')$$,
+    $$select gc.end_upload('file', '1020')$$,
+    $$insert into app.file values (1020, 1)$$,
+    $$delete from app.file$$
+]) as c;
 
 select * from finish();
 rollback;
