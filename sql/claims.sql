@@ -3,8 +3,8 @@
 -- A lease is a promise both ways: until due_at nobody else is given the tombstone, and after it the
 -- worker must not delete any more. A worker that lost its lease changes nothing here.
 --
--- There is nothing to delete most of the time, and a plan that is made then would read the table from
--- end to end in busy times, as long as the session lasts: so what is here goes by indexes.
+-- There is nothing to delete most of the time, and a plan that is made then would read the table
+-- from end to end in busy times, as long as the session lasts: so what is here goes by indexes.
 
 create function gc._require_worker(worker text)
     returns void
