@@ -12,7 +12,6 @@ from registries import fill_registry, review_all
 PEERS = Path(__file__).parent / "peers"
 IMAGES = 10
 GARBAGE = 10 * IMAGES
-MARKINGS = 3
 T = TypeVar("T")
 
 # Nothing is tracked here, and a trial would take away the links.
@@ -42,11 +41,10 @@ def garbage(scale: Scale) -> Iterator[Comparison]:
     Ours: gc.review until nothing is due, which finds the 100, deletes their rows and links, and
     writes tombstones. The anti-join (bench/peers/anti_join.sql) is one query in the same database
     just before that, with enough work_mem for its hash tables. Mark-all (bench/peers/mark_all.sql)
-    runs in a copy in which nothing is tracked and the same images were deleted; it takes so long
-    that it runs in three rounds only. Both only find the 100, and it is checked that these are the
-    same. Only shown: the reviews against a bare DELETE of the 100 in the copy, by their keys, which
-    is the limit; and what tracking costs, which is paid when the images are deleted: that in the
-    one database against that in the other.
+    runs in a copy in which nothing is tracked and the same images were deleted. Both only find the
+    100, and it is checked that these are the same. Only shown: the reviews against a bare DELETE of
+    the 100 in the copy, by their keys, which is the limit; and what tracking costs, which is paid
+    when the images are deleted: that in the one database against that in the other.
     """
     blobs = scale.of(1_000_000, 100_000)
     tracked = fill_registry("bench_finding", blobs)
@@ -56,8 +54,7 @@ def garbage(scale: Scale) -> Iterator[Comparison]:
         ours.execute("set work_mem = '256MB'")
         warm_up, *rounds = chosen(blobs // 10, scale.rounds + 1)
         measure(ours, copy, warm_up, mark=False)
-        times = [measure(ours, copy, images, mark=turn < MARKINGS)
-                 for turn, images in enumerate(rounds)]
+        times = [measure(ours, copy, images, mark=True) for images in rounds]
     drop_database(tracked)
     drop_database(copied)
     yield from compare(times, blobs, aim=None if scale.quick else 100)

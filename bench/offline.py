@@ -278,14 +278,14 @@ def collection(scale: Scale) -> Iterator[Comparison]:
     Then blobgc collects again while one client pushes new images, some with layers that are being
     collected. Its pushes a second are compared with those of two seconds without collecting. In the
     end there must be exactly the rows and files of all live images. With one repository
-    docker-registry takes minutes: that has three rounds only, and none in the daily subset.
+    docker-registry takes minutes.
     """
     images = scale.of(2_000, 600)
     try:
         for repositories in (100,) if scale.quick else (1, 100):
             with tempfile.TemporaryDirectory() as folder:
                 both = Registries(Path(folder), images, repositories)
-                found = alternate(3 if repositories == 1 else scale.rounds, {
+                found = alternate(scale.rounds, {
                     "docker": both.by_docker,
                     "blobgc": both.by_blobgc,
                     "beside": both.beside_pushes})
