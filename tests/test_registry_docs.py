@@ -138,7 +138,7 @@ def test_the_document_names_every_operation_and_every_error(new_database: NewDat
             select proname || '(' || array_to_string(proargnames[:pronargs], ', ') || ')'
             from pg_proc
             where pronamespace = 'registry'::regnamespace and proname ~ '^[a-z]+'
-                and proname !~ '^(is_|digest_|blob_url|find_|activate_)'
+                and proname !~ '^(is_|digest_|blob_url|blob_at|find_|activate_)'
         """)
         missing = [name for (name,) in operations if f"`{name}`" not in USE]
         assert missing == []
