@@ -395,8 +395,9 @@ comment on function gc._tree(text) is
 
 
 -- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
--- are one row. Any f will do, so long as it reads nothing but the url and nobody can change it, and
--- the two sides are compared byte for byte. Null would be "distinct", so no url is null either.
+-- are one row. Any f will do, so long as it reads nothing but the url (what a type's own input makes
+-- of a text may depend on a setting) and nobody can change it, and the two sides are compared byte
+-- for byte. Null would be "distinct", so no url is null either.
 create function gc._url_proof(c gc.collections)
     returns oid
     language plpgsql
@@ -424,7 +425,8 @@ begin
             and m[1]::regproc::text in ('byteaeq', 'uuid_eq', 'int2eq', 'int4eq', 'int8eq')
             and m[2]::smallint = i.indkey[0]
             and position(url in m[3]) > 0
-            and replace(m[3], url, '') !~ '\{(VAR|SUBLINK|SQLVALUEFUNCTION|COERCETODOMAIN) '
+            and replace(m[3], url, '')
+                !~ '\{(VAR|SUBLINK|SQLVALUEFUNCTION|COERCEVIAIO|COERCETODOMAIN) '
             and not exists (
                 select
                 from regexp_matches(k.conbin::text, ':(?:op)?funcid (\d+)', 'g') as f

@@ -24,8 +24,7 @@ begin
             from pg_constraint as k where k.contype = 'f' and k.conparentid = 0
         ),
         tables(id) as (
-            select target::oid
-            union
+            select target::oid union
             select e.child from tables as t join edges as e on e.parent = t.id
         ),
         facts(fact) as (
