@@ -395,9 +395,9 @@ comment on function gc._tree(text) is
 
 
 -- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
--- are one row. Any f will do, so long as it reads nothing but the url (what a type's own input makes
--- of a text may depend on a setting) and nobody can change it, and the two sides are compared byte
--- for byte. Null would be "distinct", so no url is null either.
+-- are one row. Any f will do, so long as it reads nothing but the url (what a type's own input
+-- makes of a text may depend on a setting) and nobody can change it, and the two sides are compared
+-- byte for byte. Null would be "distinct", so no url is null either.
 create function gc._url_proof(c gc.collections)
     returns oid
     language plpgsql
