@@ -306,22 +306,13 @@ this.taken := coalesce(this.given, array(
     limit least(this.wanted, this.room)
     for update skip locked
 ));
-with looked as materialized (
-    select q.ctid as place,
-        (
-            {plainly_kept}
-        ) as kept
-    from {queue} as q
-    where q.ctid = any (this.taken)
-),
-dropped as (
-    delete from {queue} as q
-    using looked as l
-    where q.ctid = l.place and l.kept
-)
-select count(*), count(*) filter (where l.kept), array_agg(l.place) filter (where not l.kept)
-into reviewed, kept, this.taken
-from looked as l;$template$,
+reviewed := cardinality(this.taken);
+delete from {queue} as q
+where q.ctid = any (this.taken)
+    and (
+        {plainly_kept}
+    );
+get diagnostics kept = row_count;$template$,
         gc._words(c) || jsonb_build_object('plainly_kept', gc._plainly_kept_sql(c)))
 $$;
 
@@ -432,7 +423,7 @@ as $$
 select 0, 0, 0, 0 into deleted, busy, bytes, touched;
 for round in 1 .. 10 loop
     {look}
-    if this.taken is null then
+    if kept = reviewed then
         return;
     end if;
     {look_again}
@@ -474,7 +465,7 @@ end if;
 touched := touched + deleted;
 delete from {queue} as q where q.ctid = any (this.garbage);
 -- What is left in the queue is gone, or somebody holds it: that is looked at again in a while.
-if deleted < cardinality(this.taken) then
+if deleted < reviewed - kept then
     delete from {queue} as q
     where q.ctid = any (this.taken) and not exists (select from {target} as t where {t_is_q});
     select count(*) into busy from {queue} as q where q.ctid = any (this.taken);
