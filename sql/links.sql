@@ -200,25 +200,23 @@ create function gc._relink_sql(c gc.collections)
 as $$
     select coalesce(string_agg(
         gc._render($template$
+,
 forgotten_{n} as (
     delete from {links} as l
-    using looked as o
-    join {queue} as q on q.ctid = o.place
-    where o.kept and {l_is_q}
+    using dropped as q
+    where {l_is_q}
 ),
 linked_{n} as (
     insert into {links} ({queue_keys}, {link_columns})
     select distinct {q_keys}, {r_parts}
-    from looked as o
-    join {queue} as q on q.ctid = o.place
+    from dropped as q
     cross join lateral (
         select {r_parts} from {referencing} as r where {r_is_q} and {has_parts} limit 1
     ) as r
-    where o.kept
-),$template$,
+)$template$,
             gc._link_words(c, l) || jsonb_build_object(
                 'n', row_number, 'r_is_q', gc._key_pair(r))),
-        E'\n'), '')
+        ''), '')
     from (
         select l, r, row_number() over ()
         from gc._links(c) as l

@@ -273,7 +273,6 @@ as $$
         'queue_keys', gc._listed(k.queue_names),
         'q_keys', gc._listed(k.queue_names, 'q.'),
         't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
-        'q_is_row', gc._pair(k.queue_names, 'q', k.names, a.alias, k.operators),
         'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
         'key_text', gc._text_of(k.names, a.alias),
         'q_key_text', gc._text_of(k.queue_names, 'q'),
@@ -622,7 +621,7 @@ comment on function gc._buried_sql(gc.collections, text, text) is
     'The statement that writes tombstones for rows.';
 
 
--- The queue still has the entry for which a review deletes; nothing else tells why a row goes.
+-- A review tells why it deletes a row; who else deletes one does not.
 create function gc._after_delete_sql(c gc.collections)
     returns text
     language sql
@@ -630,11 +629,8 @@ create function gc._after_delete_sql(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._buried_sql(c, 'old_rows', gc._render($event$case
-    when current_setting('blobgc.reviewing', true) = {name} then (
-        select q.event from {queue} as q where {q_is_row}
-        order by q.entry desc
-        limit 1
-    )
+    when current_setting('blobgc.reviewing', true) = {name}
+        then current_setting('blobgc.event', true)
 end$event$, gc._words(c))) || ';'
 $$;
 

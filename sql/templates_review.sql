@@ -156,8 +156,8 @@ comment on function gc._owns_sql(gc.collections) is
     'The condition that the target of the queue entry q still owns rows.';
 
 
--- All of it fits and nobody holds any: that is how it is nearly always, and takes two joins to see.
-create function gc._owned_total_sql(c gc.collections, locking text)
+-- All of it fits and nobody holds any: that is how it is nearly always, and takes a join to see.
+create function gc._lock_owned_sql(c gc.collections)
     returns text
     language sql
     stable
@@ -165,26 +165,22 @@ create function gc._owned_total_sql(c gc.collections, locking text)
 as $$
     select string_agg(
         gc._render($template$
-(
-    select count(*)
-    from (
-        select from {queue} as q
-        join {referencing} as r on {r_is_q}
-        where q.ctid = any (this.garbage)
-        limit this.room + 1{locking}
-    ) as o
-)$template$,
+perform from {queue} as q
+join {referencing} as r on {r_is_q}
+where q.ctid = any (this.garbage)
+limit this.room + 1
+for update of r nowait;
+get diagnostics this.step = row_count;
+this.owned := this.owned + this.step;$template$,
             gc._words(c) || jsonb_build_object(
-                'referencing', gc._only(r.referencing),
-                'r_is_q', gc._owned_pair(c, r, 'q'),
-                'locking', locking)),
-        E'\n+ ' order by r.owned)
+                'referencing', gc._only(r.referencing), 'r_is_q', gc._owned_pair(c, r, 'q'))),
+        E'\n' order by r.owned)
     from gc._references(c) as r
     where r.owned is not null
 $$;
 
-comment on function gc._owned_total_sql(gc.collections, text) is
-    'The expression for how many rows the targets of all entries own, as far as there is room.';
+comment on function gc._lock_owned_sql(gc.collections) is
+    'The statements that lock and count the rows that all targets own, as far as there is room.';
 
 
 create function gc._owned_in_part_sql(c gc.collections)
@@ -229,12 +225,16 @@ create function gc._owned_sql(c gc.collections)
 as $$
     select case when gc._owns_sql(c) is null then '' else gc._render($template$
 -- What it owns goes first: whole rows while there is room, or the first one in part.
-select
-    {locked_total},
-    {owned_total}
-into this.step, this.owned;
-this.fits := this.step = this.owned and this.owned + cardinality(this.garbage) <= this.room;
+this.owned := 0;
+begin
+    {lock_owned}
+    this.fits := this.owned + cardinality(this.garbage) <= this.room;
+exception
+    when lock_not_available then
+        this.fits := false;
+end;
 if not this.fits then
+    this.owned := this.room + 1;
     {in_part}
 end if;
 {drain}
@@ -254,8 +254,7 @@ if this.owned > 0 or cardinality(this.garbage) > this.room then
     this.garbage := this.emptied;
 end if;$template$,
         gc._words(c) || jsonb_build_object(
-            'locked_total', gc._owned_total_sql(c, E'\n        for update of r skip locked'),
-            'owned_total', gc._owned_total_sql(c, ''),
+            'lock_owned', gc._lock_owned_sql(c),
             'in_part', gc._owned_in_part_sql(c),
             'drain', gc._drain_sql(c),
             'owns', gc._owns_sql(c))) end
@@ -336,33 +335,30 @@ this.locked := array(
     for update of t skip locked
 );
 -- Look again, with a new snapshot: what is still not kept cannot be referred to any more.
-with looked as materialized (
-    select q.ctid as place,
-        (
+with dropped as (
+    delete from {queue} as q
+    where q.ctid = any (this.locked)
+        and (
             {kept}
-        ) as kept,
-        exists (
-            select from {queue} as later where {later_is_q} and later.entry > q.entry
-        ) as superseded,
+        )
+    returning q.*
+){relinked}
+select count(*) into this.step from dropped;
+select array_agg(l.place) filter (where not l.superseded and not l.held),
+    array_agg(l.place) filter (where l.superseded)
+into this.garbage, this.superseded
+from (
+    select q.ctid,
+        exists (select from {queue} as later where {later_is_q} and later.entry > q.entry),
         holds.exist and exists (
             select from gc.holds as h
             where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
-        ) as held
+        )
     from {queue} as q
     cross join (select exists (select from gc.holds as h where h.held_until > now()))
         as holds(exist)
     where q.ctid = any (this.locked)
-),
-{relinked}
-dropped as (
-    delete from {queue} as q
-    using looked as l
-    where q.ctid = l.place and l.kept
-)
-select array_agg(l.place) filter (where not l.kept and not l.superseded and not l.held),
-    array_agg(l.place) filter (where not l.kept and l.superseded), count(*) filter (where l.kept)
-into this.garbage, this.superseded, this.step
-from looked as l;
+) as l(place, superseded, held);
 kept := kept + this.step;$template$,
         gc._words(c) || jsonb_build_object('relinked', gc._relink_sql(c)))
 $$;
@@ -448,15 +444,22 @@ create function gc._delete_sql(c gc.collections)
 as $$
     select gc._render($template$
 {logged}
--- The row goes first, then its object: a trigger leaves the tombstone.
-perform set_config('blobgc.reviewing', {name}, true);
-with gone as (
-    delete from {target} as t
-    using {queue} as q
-    where q.ctid = any (this.garbage) and {t_is_q}
-    returning t.*
-)
-select count(*), coalesce(sum({size}), 0) into deleted, bytes from gone as {alias};
+-- The row goes first, then its object: a trigger leaves the tombstone, and is told the reason.
+for this.event in
+    select distinct q.event from {queue} as q where q.ctid = any (this.garbage)
+loop
+    perform set_config('blobgc.reviewing', {name}, true),
+        set_config('blobgc.event', this.event, true);
+    with gone as (
+        delete from {target} as t
+        using {queue} as q
+        where q.ctid = any (this.garbage) and q.event = this.event and {t_is_q}
+        returning t.*
+    )
+    select count(*), coalesce(sum({size}), 0) into this.step, this.freed from gone as {alias};
+    deleted := deleted + this.step;
+    bytes := bytes + this.freed;
+end loop;
 perform set_config('blobgc.reviewing', '', true);
 if deleted < cardinality(this.garbage) then
     raise 'a trigger or a rule on % kept % rows from being deleted',
@@ -496,10 +499,10 @@ as $$
         'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
         'owned', gc._owned_sql(c),
-        'owned_variables', case
-            when gc._owns_sql(c) is null then ''
-            else E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
-        end,
+        'variables', concat_ws(E'\n', 'event text;', 'freed bigint;', case
+            when gc._owns_sql(c) is not null
+                then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
+        end),
         'delete', gc._delete_sql(c))
 $$;
 
@@ -537,8 +540,8 @@ declare
     locked tid[];
     garbage tid[];
     superseded tid[];
-    {owned_variables}
     step integer;
+    {variables}
 begin
     perform gc._require_read_committed({function_name});
     -- Nobody can add a foreign key from here on, and this code knows all that there are.

@@ -1,7 +1,7 @@
 -- Tombstones: whoever takes a row away, or changes its url, leaves one for the object.
 begin;
 set local client_min_messages = error;
-select plan(53);
+select plan(55);
 
 create schema app;
 create table app.blob (id bigint primary key, name text, bytes bigint, version bigint);
@@ -82,6 +82,21 @@ select results_eq(
     'table tombstone',
     $$values ('blob', '2', 'b', 'gs://bucket/2-b', null, 200::bigint, 'post_delete')$$,
     'the event is the one of the latest entry: the reference that went');
+select pg_temp.forget();
+
+insert into app.blob values (2, 'b', 200, null);
+insert into app.post values (1, 2);
+select count(*) from gc.review() \g /dev/null
+delete from app.post;
+insert into app.blob values (3, 'c', 300, null), (4, 'd', 400, null);
+select results_eq(
+    $$select deleted, bytes from gc.review() where collection = 'blob'$$,
+    $$values (3, 900::bigint)$$,
+    'one review deletes what is garbage for several reasons');
+select results_eq(
+    'select key, event from tombstone order by key',
+    $$values ('2', 'post_delete'), ('3', 'blob_insert'), ('4', 'blob_insert')$$,
+    'and each tombstone has its own');
 select pg_temp.forget();
 
 -- By the application.
