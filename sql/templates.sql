@@ -369,7 +369,7 @@ if to_regclass({table}) is null then
     return null;
 end if;$template$, gc._words(c)),
             'target_too', gc._inline(format(' left join %s as t on false', c.target)),
-            'has_columns', gc._has_columns_sql(t.relation, t.columns) || E'\n            and '
+            'has_columns', gc._has_columns_sql(t.relation, t.columns) || E'\n        and '
                 || gc._has_columns_sql(c.target, t.target_columns))
     end
 $$;
@@ -401,9 +401,10 @@ declare
 begin
     {target_gone}
     -- Null: there is no row. False: this is no longer what the function was made for.
-    is_current := (
-        select {has_columns} from {rows}{target_too} limit 1
-    );
+    select {has_columns}
+    into is_current
+    from {rows}{target_too}
+    limit 1;
     if is_current then
         {body}
     elsif not is_current then
