@@ -184,13 +184,12 @@ def an_insert_that_meets_a_claim_before_its_commit(database: Database) -> Seen:
 MUTATIONS = [
     Mutation(
         "no second look after the lock",
-        old="""    select q.ctid as place,
-        (
+        old="""    where q.ctid = any (this.locked)
+        and (
             {kept}
-        ) as kept,
+        )
 """,
-        new="""    select q.ctid as place,
-        false as kept,
+        new="""    where q.ctid = any (this.locked) and false
 """,
         times=1,
         check=a_post_committed_between_the_first_look_and_the_lock,
