@@ -234,6 +234,7 @@ exception
         this.fits := false;
 end;
 if not this.fits then
+    -- More than will go now, or that is not known.
     this.owned := this.room + 1;
     {in_part}
 end if;
@@ -344,6 +345,7 @@ with dropped as (
     returning q.*
 ){relinked}
 select count(*) into this.step from dropped;
+kept := kept + this.step;
 select array_agg(l.place) filter (where not l.superseded and not l.held),
     array_agg(l.place) filter (where l.superseded)
 into this.garbage, this.superseded
@@ -358,8 +360,7 @@ from (
     cross join (select exists (select from gc.holds as h where h.held_until > now()))
         as holds(exist)
     where q.ctid = any (this.locked)
-) as l(place, superseded, held);
-kept := kept + this.step;$template$,
+) as l(place, superseded, held);$template$,
         gc._words(c) || jsonb_build_object('relinked', gc._relink_sql(c)))
 $$;
 
@@ -466,7 +467,20 @@ if deleted < cardinality(this.garbage) then
         {table}, cardinality(this.garbage) - deleted;
 end if;
 touched := touched + deleted;
-delete from {queue} as q where q.ctid = any (this.garbage);
+delete from {queue} as q where q.ctid = any (this.garbage);$template$,
+        gc._words(c) || jsonb_build_object('logged', gc._logged_sql(c)))
+$$;
+
+comment on function gc._delete_sql(gc.collections) is 'The part of a review that deletes.';
+
+
+create function gc._put_off_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
 -- What is left in the queue is gone, or somebody holds it: that is looked at again in a while.
 if deleted < reviewed - kept then
     delete from {queue} as q
@@ -476,16 +490,14 @@ if deleted < reviewed - kept then
     set review_after = now() + (select s.busy_delay from gc.settings as s)
     where q.ctid = any (this.taken){not_waiting};
 end if;$template$,
-        gc._words(c) || jsonb_build_object(
-            'logged', gc._logged_sql(c),
-            'not_waiting', case
-                when gc._owns_sql(c) is null then ''
-                else ' and q.ctid <> all (coalesce(this.waiting, ''{}''))'
-            end))
+        gc._words(c) || jsonb_build_object('not_waiting', case
+            when gc._owns_sql(c) is null then ''
+            else ' and q.ctid <> all (coalesce(this.waiting, ''{}''))'
+        end))
 $$;
 
-comment on function gc._delete_sql(gc.collections) is
-    'The part of a review that deletes, and puts off what it could not decide.';
+comment on function gc._put_off_sql(gc.collections) is
+    'The part of a review that puts off what it could not decide.';
 
 
 create function gc._review_words(c gc.collections)
@@ -503,7 +515,8 @@ as $$
             when gc._owns_sql(c) is not null
                 then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end),
-        'delete', gc._delete_sql(c))
+        'delete', gc._delete_sql(c),
+        'put_off', gc._put_off_sql(c))
 $$;
 
 comment on function gc._review_words(gc.collections) is
@@ -553,6 +566,7 @@ begin
     {decide}
     {owned}
     {delete}
+    {put_off}
 end;$template$,
         gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
 $$;
