@@ -19,6 +19,7 @@ SQL = \
 	sql/tombstones.sql \
 	sql/uploads.sql \
 	sql/claims.sql \
+	sql/shape.sql \
 	sql/templates.sql \
 	sql/links.sql \
 	sql/templates_review.sql \

@@ -176,11 +176,12 @@ comment on function gc._comparison(oid, pg_attribute, pg_attribute) is
 
 create type gc._reference as (
     referencing regclass, columns name[], targets name[], operators text[], on_delete "char",
-    to_key boolean, reference text, owned integer
+    to_key boolean, reference text, owned integer, linked boolean, itself boolean
 );
 
 comment on type gc._reference is
-    'A foreign key into a collection; "owned" is its place in the order, null: it keeps.';
+    'A foreign key into a collection. "owned" is its place in the order, null: it keeps; "linked": '
+    'its rows can be in any partition; "itself": its rows are of the collection.';
 
 
 -- A foreign key on a partitioned table has a copy on every partition; conparentid tells the copies.
@@ -207,7 +208,7 @@ begin
             c.confdeltype,
             f.targets @> k.names and k.names @> f.targets,
             format('%s(%s)', c.conrelid::regclass, gc._idents(f.columns)),
-            null::integer
+            null::integer, false, c.conrelid = any (tables)
         from pg_constraint as c
         cross join lateral (
             select gc._columns(c.conrelid, c.conkey), gc._columns(c.confrelid, c.confkey)

@@ -122,14 +122,14 @@ comment on function gc._collection(text) is 'The collection of this name; raises
 
 
 -- One event's name: the usual one, unless gc.track was given another for it.
-create function gc._event(c gc.collections, usual text)
+create function gc._event(events jsonb, usual text)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
-as $$ select coalesce(c.events ->> usual, usual) $$;
+as $$ select coalesce(events ->> usual, usual) $$;
 
-comment on function gc._event(gc.collections, text) is
+comment on function gc._event(jsonb, text) is
     'What a collection calls the event that is usually called so.';
 
 
@@ -190,46 +190,3 @@ $$;
 
 comment on function gc._spellings(regclass, name[]) is
     'The texts that name a reference in the argument "owned" of gc.track.';
-
-
-create function gc._references(c gc.collections)
-    returns setof gc._reference
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
-        array_position(c.owned, f.reference)
-    from gc._foreign_keys(c.target) as f
-$$;
-
-comment on function gc._references(gc.collections) is
-    'The references into a collection, with their place in "owned".';
-
-
--- What a table is called in the names of functions: without its schema while that is enough. The
--- collections a and a_b could make one name with two tables, b_c and c.
-create function gc._short_name(c gc.collections, relation regclass)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case
-        when exists (
-            select from gc._references(c) as r
-            join pg_class as o on o.oid = r.referencing
-            where o.relname = t.relname and o.oid <> t.oid
-        ) or exists (
-            select from gc.collections as o
-            where starts_with(o.name, c.name || '_') or starts_with(c.name, o.name || '_')
-        ) then format('%s_%s_%s', n.nspname, t.relname, substr(md5(relation::text), 1, 6))
-        else t.relname
-    end
-    from pg_class as t
-    join pg_namespace as n on n.oid = t.relnamespace
-    where t.oid = relation
-$$;
-
-comment on function gc._short_name(gc.collections, regclass) is
-    'A referring table''s name, with more than that only where it would not be enough.';

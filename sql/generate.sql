@@ -78,7 +78,7 @@ comment on function gc._fingerprint(gc.collections) is
 
 
 -- No primary key: the same key stands in it as often as something happened to its row.
-create function gc._make_queue(c gc.collections)
+create function gc._make_queue(c gc._shape)
     returns void
     language plpgsql
     volatile
@@ -97,7 +97,7 @@ declare
             'autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 0)',
             queue,
             string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n))
-        from gc._key(c.target) as k
+        from (select (c.key).*) as k
         cross join lateral unnest(k.queue_names, k.types) with ordinality as u(name, type, n)
     );
 begin
@@ -105,16 +105,16 @@ begin
     execute format('create index on gc.%I (review_after)', queue);
     execute format('create index on gc.%I (review_after) where review_count > 0', queue);
     execute format('create index on gc.%I (%s, entry)', queue,
-        gc._idents((gc._key(c.target)).queue_names));
+        gc._idents((c.key).queue_names));
     execute format('comment on table gc.%I is %L', queue, format(
         'What of %s is to be reviewed, and when; the latest entry of a key counts.', c.target));
 end;
 $$;
 
-comment on function gc._make_queue(gc.collections) is 'Creates the review queue of a collection.';
+comment on function gc._make_queue(gc._shape) is 'Creates the review queue of a collection.';
 
 
-create function gc._make_key_type(c gc.collections)
+create function gc._make_key_type(c gc._shape)
     returns void
     language plpgsql
     volatile
@@ -128,18 +128,18 @@ begin
     end if;
     execute format('create type gc.%I as (%s)', type, (
         select string_agg(format('%I %s', u.name, u.type), ', ' order by u.n)
-        from gc._key(c.target) as k
+        from (select (c.key).*) as k
         cross join lateral unnest(k.names, k.types) with ordinality as u(name, type, n)
     ));
 end;
 $$;
 
-comment on function gc._make_key_type(gc.collections) is
+comment on function gc._make_key_type(gc._shape) is
     'Creates the type that reads the keys of a collection.';
 
 
 -- A key of another type or another number of columns: the entries cannot be carried over.
-create function gc._make_storage(c gc.collections)
+create function gc._make_storage(c gc._shape)
     returns void
     language plpgsql
     volatile
@@ -147,7 +147,7 @@ create function gc._make_storage(c gc.collections)
 as $$
 declare
     queue regclass := to_regclass(format('gc.%I', gc._object_name(c.name, '_review_queue')));
-    k gc._key_columns := gc._key(c.target);
+    k gc._key_columns := c.key;
     fits boolean := (
         select array_agg(a.attname order by a.attnum) = k.queue_names
             and array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum)
@@ -159,7 +159,7 @@ begin
     if queue is not null and not fits then
         execute format('drop table gc.%I', gc._object_name(c.name, '_review_queue'));
         execute format('drop type gc.%I', gc._object_name(c.name, '_key'));
-        perform gc._drop_links(c.links);
+        perform gc._drop_links(o.links) from gc.collections as o where o.name = c.name;
         insert into gc.scan_requests (collection, reason)
         values (c.name, 'the primary key changed');
     end if;
@@ -170,11 +170,11 @@ begin
 end;
 $$;
 
-comment on function gc._make_storage(gc.collections) is
+comment on function gc._make_storage(gc._shape) is
     'Creates what a collection keeps data in, where it is not there or does not fit the key.';
 
 
-create function gc._own_triggers(c gc.collections)
+create function gc._own_triggers(c gc._shape)
     returns setof gc._trigger
     language sql
     stable
@@ -196,11 +196,11 @@ as $$
     where w.body <> ''
 $$;
 
-comment on function gc._own_triggers(gc.collections) is
+comment on function gc._own_triggers(gc._shape) is
     'The triggers on a collection''s own table.';
 
 
-create function gc._reference_triggers(c gc.collections)
+create function gc._reference_triggers(c gc._shape)
     returns setof gc._trigger
     language sql
     stable
@@ -213,12 +213,12 @@ as $$
     from (
         select f.referencing, array_agg(distinct u.name),
             array_agg(distinct u.target) filter (where gc._needs_target(f))
-        from gc._references(c) as f
+        from unnest(c.refs) as f
         cross join lateral unnest(f.columns, f.targets) as u(name, target)
         where f.owned is null
         group by f.referencing
     ) as r(relation, columns, target_columns)
-    left join gc._links(c) as l on l.relation = r.relation
+    left join unnest(c.links) as l on l.relation = r.relation
     cross join (values
         ('after', 'insert', 'referencing new table as new_rows'),
         ('after', 'delete', 'referencing old table as old_rows'),
@@ -237,7 +237,7 @@ as $$
     where b.body is not null
 $$;
 
-comment on function gc._reference_triggers(gc.collections) is
+comment on function gc._reference_triggers(gc._shape) is
     'The triggers on the tables that refer to a collection and keep its rows.';
 
 
@@ -350,7 +350,7 @@ comment on function gc._make_function(name, text) is
     'Creates or replaces a generated function, which only the owner of blobgc may call.';
 
 
-create function gc._make_triggers(c gc.collections)
+create function gc._make_triggers(c gc._shape)
     returns name[]
     language plpgsql
     volatile
@@ -376,11 +376,11 @@ begin
 end;
 $$;
 
-comment on function gc._make_triggers(gc.collections) is
+comment on function gc._make_triggers(gc._shape) is
     'Makes all triggers of a collection; returns the names of their functions.';
 
 
-create function gc._make_lookups(c gc.collections)
+create function gc._make_lookups(c gc._shape)
     returns name[]
     language sql
     volatile
@@ -399,7 +399,7 @@ as $$
     end
 $$;
 
-comment on function gc._make_lookups(gc.collections) is
+comment on function gc._make_lookups(gc._shape) is
     'Makes the functions that look rows up; returns their names.';
 
 
@@ -449,6 +449,7 @@ create function gc._generate(name text, fill boolean default false)
 as $$
 declare
     c gc.collections := gc._collection(name);
+    s gc._shape;
     made name[];
     linked name[];
 begin
@@ -461,9 +462,10 @@ begin
     set shared = gc._shares_objects(c)
     where o.name = c.name
     returning o.* into c;
-    perform gc._make_storage(c);
-    linked := gc._make_links(c, fill);
-    made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
+    s := gc._shape(c);
+    perform gc._make_storage(s);
+    linked := gc._make_links(s, fill);
+    made := gc._make_triggers(s) || gc._make_lookups(s) || gc._object_name(c.name, '_review');
     perform gc._drop_functions(
         array(select u from unnest(c.functions) as u where not u = any (made)));
     perform gc._drop_links(array(select u from unnest(c.links) as u where not u = any (linked)));
@@ -477,7 +479,7 @@ begin
     set fingerprint = gc._fingerprint(c)
     where o.name = c.name
     returning o.* into c;
-    perform gc._make_function(gc._object_name(c.name, '_review'), gc._review_sql(c, c.fingerprint));
+    perform gc._make_function(gc._object_name(c.name, '_review'), gc._review_sql(s, c.fingerprint));
 end;
 $$;
 

@@ -7,89 +7,13 @@
 -- review that notices puts a true one in its place. Whoever refers to a row only ever adds links,
 -- one for a key at most.
 
-create type gc._link as (
-    relation regclass, links name, columns name[], link_columns name[], types text[],
-    operators text[]
-);
-
-comment on type gc._link is
-    'A partitioned table that refers to a collection: its partition key, and that in its links.';
-
-
-create function gc._partition_key(
-    relation regclass, out columns name[], out types text[], out operators text[]
-)
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select array_agg(a.attname order by k.n),
-        array_agg(format_type(a.atttypid, a.atttypmod) order by k.n),
-        array_agg(gc._operator(o.amopopr) order by k.n)
-    from pg_partitioned_table as p
-    cross join lateral unnest(p.partattrs::smallint[], p.partclass::oid[])
-        with ordinality as k(attnum, opclass, n)
-    join pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum
-    join pg_opclass as c on c.oid = k.opclass
-    join pg_amop as o on o.amopfamily = c.opcfamily
-        and o.amopstrategy = case p.partstrat when 'h' then 1 else 3 end
-        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
-    where p.partrelid = relation and p.partexprs is null
-$$;
-
-comment on function gc._partition_key(regclass) is
-    'The columns by which a table is partitioned; null if it is not, or by an expression.';
-
-
-create function gc._is_linked(r gc._reference)
-    returns boolean
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select r.owned is null and r.to_key
-        and coalesce(not (gc._partition_key(r.referencing)).columns <@ r.columns, false)
-$$;
-
-comment on function gc._is_linked(gc._reference) is
-    'Whether the rows of a reference can be in any partition, so that links help to find them.';
-
-
-create function gc._links(c gc.collections)
-    returns setof gc._link
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select l.relation, gc._object_name(c.name, format('_%s_links', l.short_name)), p.columns,
-        array(
-            select case
-                when gc._object_name('in_', u.name) = any ((gc._key(c.target)).queue_names)
-                    then gc._object_name('in_partition_', u.name)
-                else gc._object_name('in_', u.name)
-            end
-            from unnest(p.columns) with ordinality as u(name, n) order by u.n
-        ),
-        p.types, p.operators
-    from (
-        select distinct r.referencing, gc._short_name(c, r.referencing)
-        from gc._references(c) as r
-        where gc._is_linked(r)
-    ) as l(relation, short_name)
-    cross join lateral gc._partition_key(l.relation) as p
-$$;
-
-comment on function gc._links(gc.collections) is
-    'The tables that refer to a collection from partitions, and what their links are called.';
-
-
-create function gc._link_words(c gc.collections, l gc._link)
+create function gc._link_words(c gc._shape, l gc._link)
     returns jsonb
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._words(c) || jsonb_build_object(
+    select c.words || jsonb_build_object(
         'links', gc._inline(format('gc.%I', l.links)),
         'referencing', gc._inline(l.relation::text),
         'link_columns', gc._listed(l.link_columns),
@@ -101,14 +25,14 @@ as $$
         ),
         'l_is_q', gc._pair(k.queue_names, 'l', k.queue_names, 'q', k.operators),
         'l_is_t', gc._pair(k.queue_names, 'l', k.names, 't', k.operators))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._link_words(gc.collections, gc._link) is
+comment on function gc._link_words(gc._shape, gc._link) is
     'What stands for the words in templates about links.';
 
 
-create function gc._linked_sql(c gc.collections, l gc._link, r gc._reference)
+create function gc._linked_sql(c gc._shape, l gc._link, r gc._reference)
     returns text
     language sql
     stable
@@ -125,26 +49,26 @@ exists (
             'not_itself', gc._not_itself(c, r, 'q')))
 $$;
 
-comment on function gc._linked_sql(gc.collections, gc._link, gc._reference) is
+comment on function gc._linked_sql(gc._shape, gc._link, gc._reference) is
     'The condition that a link leads to a row that points at the key of the queue entry q.';
 
 
-create function gc._links_lead_sql(c gc.collections)
+create function gc._links_lead_sql(c gc._shape)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(gc._linked_sql(c, l, r), E'\nor ')
-    from gc._links(c) as l
-    join gc._references(c) as r on r.referencing = l.relation and gc._is_linked(r)
+    from unnest(c.links) as l
+    join unnest(c.refs) as r on r.referencing = l.relation and r.linked
 $$;
 
-comment on function gc._links_lead_sql(gc.collections) is
+comment on function gc._links_lead_sql(gc._shape) is
     'The condition that any link leads to what keeps the queue entry q; null: there are no links.';
 
 
-create function gc._plainly_kept_sql(c gc.collections)
+create function gc._plainly_kept_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -153,17 +77,17 @@ as $$
     select coalesce(nullif(concat_ws(E'\nor ',
         (
             select string_agg(gc._refers_sql(c, r), E'\nor ')
-            from gc._references(c) as r
-            where r.owned is null and not gc._is_linked(r)
+            from unnest(c.refs) as r
+            where r.owned is null and not r.linked
         ),
         gc._links_lead_sql(c), gc._excused_sql(c)), ''), 'false')
 $$;
 
-comment on function gc._plainly_kept_sql(gc.collections) is
+comment on function gc._plainly_kept_sql(gc._shape) is
     'The condition that the key of the queue entry q is kept, as far as links can tell.';
 
 
-create function gc._add_links_sql(c gc.collections, l gc._link, source text)
+create function gc._add_links_sql(c gc._shape, l gc._link, source text)
     returns text
     language sql
     stable
@@ -183,16 +107,16 @@ where {not_null} and {has_parts}
                     array(select gc._queue_column(u) from unnest(r.targets) as u), 'l', r.columns,
                     'r', r.operators))),
         E'\n')
-    from gc._references(c) as r
-    where r.referencing = l.relation and gc._is_linked(r)
+    from unnest(c.refs) as r
+    where r.referencing = l.relation and r.linked
 $$;
 
-comment on function gc._add_links_sql(gc.collections, gc._link, text) is
+comment on function gc._add_links_sql(gc._shape, gc._link, text) is
     'The statements that add the links of some rows, where they are not there yet.';
 
 
 -- A second look knows the truth: for what is kept, it replaces the links that did not tell.
-create function gc._relink_sql(c gc.collections)
+create function gc._relink_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -219,16 +143,16 @@ linked_{n} as (
         ''), '')
     from (
         select l, r, row_number() over ()
-        from gc._links(c) as l
-        join gc._references(c) as r on r.referencing = l.relation and gc._is_linked(r)
+        from unnest(c.links) as l
+        join unnest(c.refs) as r on r.referencing = l.relation and r.linked
     ) as o(l, r, row_number)
 $$;
 
-comment on function gc._relink_sql(gc.collections) is
+comment on function gc._relink_sql(gc._shape) is
     'The part of a second look that mends links; empty where there are none.';
 
 
-create function gc._forget_links_sql(c gc.collections, source text)
+create function gc._forget_links_sql(c gc._shape, source text)
     returns text
     language sql
     stable
@@ -244,14 +168,14 @@ where o.ctid = any (array(
 ));$template$,
             gc._link_words(c, l) || jsonb_build_object('source', source)),
         E'\n')
-    from gc._links(c) as l
+    from unnest(c.links) as l
 $$;
 
-comment on function gc._forget_links_sql(gc.collections, text) is
+comment on function gc._forget_links_sql(gc._shape, text) is
     'The statements that drop the links of rows that are gone.';
 
 
-create function gc._after_link_sql(c gc.collections, relation regclass, operation text)
+create function gc._after_link_sql(c gc._shape, relation regclass, operation text)
     returns text
     language sql
     stable
@@ -261,22 +185,22 @@ as $$
         when 'insert' then 'new_rows'
         else '(select {columns} from new_rows except select {columns} from old_rows)'
     end)
-    from gc._links(c) as l
+    from unnest(c.links) as l
     where l.relation = _after_link_sql.relation
 $$;
 
-comment on function gc._after_link_sql(gc.collections, regclass, text) is
+comment on function gc._after_link_sql(gc._shape, regclass, text) is
     'What follows an insert into or an update of a table that has links; null: it has none.';
 
 
-create function gc._make_link_table(c gc.collections, l gc._link)
+create function gc._make_link_table(c gc._shape, l gc._link)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    k gc._key_columns := gc._key(c.target);
+    k gc._key_columns := c.key;
 begin
     perform gc._run(format('create table gc.%I (%s)', l.links, (
         select string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n)
@@ -289,7 +213,7 @@ begin
 end;
 $$;
 
-comment on function gc._make_link_table(gc.collections, gc._link) is
+comment on function gc._make_link_table(gc._shape, gc._link) is
     'Creates the table for the links of a referring table.';
 
 
@@ -312,7 +236,7 @@ $$;
 comment on function gc._drop_links(name[]) is 'Drops tables of links.';
 
 
-create function gc._link_table_fits(c gc.collections, l gc._link)
+create function gc._link_table_fits(c gc._shape, l gc._link)
     returns boolean
     language sql
     stable
@@ -329,15 +253,15 @@ as $$
                 with ordinality as u(name, type, n)
             order by u.n
         )
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._link_table_fits(gc.collections, gc._link) is
+comment on function gc._link_table_fits(gc._shape, gc._link) is
     'Whether the table of links is there, for this key and this partition key.';
 
 
 -- Before the triggers, which lock the table: what comes in between has no link, and that is all.
-create function gc._make_links(c gc.collections, fill boolean)
+create function gc._make_links(c gc._shape, fill boolean)
     returns name[]
     language plpgsql
     volatile
@@ -347,7 +271,7 @@ declare
     l gc._link;
     made name[] := array[]::name[];
 begin
-    for l in select o.* from gc._links(c) as o loop
+    for l in select o.* from unnest(c.links) as o loop
         made := made || l.links;
         if not gc._link_table_fits(c, l) then
             perform gc._drop_links(array[l.links]);
@@ -361,5 +285,5 @@ begin
 end;
 $$;
 
-comment on function gc._make_links(gc.collections, boolean) is
+comment on function gc._make_links(gc._shape, boolean) is
     'Creates the tables of links that are missing, with what there is to link; returns all names.';

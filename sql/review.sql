@@ -44,7 +44,7 @@ begin
         'from (select q.ctid, max(later.review_count) '
         'from {queue} as q join {queue} as later on {later_is_q} '
         'where q.ctid = any ($1) group by q.ctid) as f(place, failures) '
-        'where q.ctid = f.place', gc._words(gc._collection(name)))
+        'where q.ctid = f.place', (gc._shape(gc._collection(name))).words)
     using entries, error;
     get diagnostics changed = row_count;
     return changed;

@@ -91,7 +91,7 @@ comment on function gc._text_of(name[], text) is
 
 
 -- How values are printed must not depend on who happens to delete a row.
-create function gc._print_settings(c gc.collections)
+create function gc._print_settings(c gc._shape)
     returns text
     language sql
     stable
@@ -112,7 +112,7 @@ as $$
     where a.attrelid = c.target and a.attname = any (c.columns)
 $$;
 
-comment on function gc._print_settings(gc.collections) is
+comment on function gc._print_settings(gc._shape) is
     'The settings under which the columns that are used print in one way only.';
 
 
@@ -129,21 +129,21 @@ comment on function gc._index_settings() is
     'The settings under which a plan goes by indexes, however small the tables are.';
 
 
-create function gc._not_itself(c gc.collections, r gc._reference, alias text)
+create function gc._not_itself(c gc._shape, r gc._reference, alias text)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when r.referencing in (select * from gc._partitions(c.target)) then
+        when r.itself then
             format(' and not (%s)', gc._pair(k.names, 'r', k.queue_names, alias, k.operators))
         else ''
     end
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._not_itself(gc.collections, gc._reference, text) is
+comment on function gc._not_itself(gc._shape, gc._reference, text) is
     'The condition that a referring row is not the target itself; empty where it cannot be.';
 
 
@@ -164,7 +164,7 @@ comment on function gc._key_pair(gc._reference) is
 
 -- A condition on the queue entry q: a row of this reference points at its key. A row of the
 -- collection that refers to itself does not keep itself.
-create function gc._refers_sql(c gc.collections, r gc._reference)
+create function gc._refers_sql(c gc._shape, r gc._reference)
     returns text
     language sql
     stable
@@ -183,14 +183,14 @@ as $$
             't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators),
             't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
             'not_itself', gc._not_itself(c, r, 'q')))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._refers_sql(gc.collections, gc._reference) is
+comment on function gc._refers_sql(gc._shape, gc._reference) is
     'The condition that a row of this reference points at the key of the queue entry q.';
 
 
-create function gc._excused_sql(c gc.collections)
+create function gc._excused_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -201,32 +201,32 @@ as $$
         c.target, gc._alias(c.target),
         gc._pair(k.names, quote_ident(gc._alias(c.target)), k.queue_names, 'q', k.operators),
         c.condition))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
     where c.condition is not null
 $$;
 
-comment on function gc._excused_sql(gc.collections) is
+comment on function gc._excused_sql(gc._shape) is
     'The condition that the target of the queue entry q does not meet the collection''s condition.';
 
 
-create function gc._referred_sql(c gc.collections)
+create function gc._referred_sql(c gc._shape)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(gc._refers_sql(c, r), E'\nor ')
-    from gc._references(c) as r
+    from unnest(c.refs) as r
     where r.owned is null
 $$;
 
-comment on function gc._referred_sql(gc.collections) is
+comment on function gc._referred_sql(gc._shape) is
     'The condition that any reference keeps the key of the queue entry q; null: there is none.';
 
 
 -- Why a row is no garbage, in full: asked after the lock. Before it, links may answer for some of
 -- it: see gc._plainly_kept_sql.
-create function gc._kept_sql(c gc.collections)
+create function gc._kept_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -236,13 +236,13 @@ as $$
         nullif(concat_ws(E'\nor ', gc._referred_sql(c), gc._excused_sql(c)), ''), 'false')
 $$;
 
-comment on function gc._kept_sql(gc.collections) is
+comment on function gc._kept_sql(gc._shape) is
     'The condition that something keeps the key of the queue entry q.';
 
 
 -- A number that is no size, over a pebibyte or not a number at all, must not fail a statement, nor
 -- a sum.
-create function gc._size_sql(c gc.collections)
+create function gc._size_sql(c gc._shape)
     returns text
     language sql
     immutable
@@ -253,10 +253,10 @@ as $$
     where c.size is not null
 $$;
 
-comment on function gc._size_sql(gc.collections) is 'The expression for an object''s size.';
+comment on function gc._size_sql(gc._shape) is 'The expression for an object''s size.';
 
 
-create function gc._words(c gc.collections)
+create function gc._words(c gc._shape)
     returns jsonb
     language sql
     stable
@@ -276,7 +276,6 @@ as $$
         'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
         'key_text', gc._text_of(k.names, a.alias),
         'q_key_text', gc._text_of(k.queue_names, 'q'),
-        'kept', gc._kept_sql(c),
         'url', coalesce(gc._inline('(' || c.url || ')::text'), 'null::text'),
         'size', coalesce(gc._inline(gc._size_sql(c)), 'null::bigint'),
         'label', coalesce(gc._inline('(' || c.label || ')::text'), 'null::text'),
@@ -294,11 +293,11 @@ as $$
         'by_index', gc._index_settings()
             || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'
     )
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
     cross join (select quote_ident(gc._alias(c.target))) as a(alias)
 $$;
 
-comment on function gc._words(gc.collections) is 'What stands for the words in templates.';
+comment on function gc._words(gc._shape) is 'What stands for the words in templates.';
 
 
 create function gc._event_words(event text)
@@ -352,7 +351,7 @@ comment on function gc._has_columns_sql(regclass, name[]) is
 
 -- Whether a table is what it was is part of the plan of a statement that reads it, and is found out
 -- anew only when the table changes: so the target is read as well, though never a row of it.
-create function gc._guard_words(c gc.collections, t gc._trigger)
+create function gc._guard_words(c gc._shape, t gc._trigger)
     returns jsonb
     language sql
     stable
@@ -367,20 +366,20 @@ as $$
 if to_regclass({table}) is null then
     perform gc._note_missed({name}, {table});
     return null;
-end if;$template$, gc._words(c)),
+end if;$template$, c.words),
             'target_too', gc._inline(format(' left join %s as t on false', c.target)),
             'has_columns', gc._has_columns_sql(t.relation, t.columns) || E'\n        and '
                 || gc._has_columns_sql(c.target, t.target_columns))
     end
 $$;
 
-comment on function gc._guard_words(gc.collections, gc._trigger) is
+comment on function gc._guard_words(gc._shape, gc._trigger) is
     'What stands for the question whether a trigger still fits the tables it was made for.';
 
 
 -- The frame of a trigger function. Its rights are the owner's: the application needs none on gc.
 -- What was dropped or renamed a moment ago must not fail the application's statement.
-create function gc._trigger_sql(c gc.collections, function_name name, t gc._trigger)
+create function gc._trigger_sql(c gc._shape, function_name name, t gc._trigger)
     returns text
     language sql
     stable
@@ -412,7 +411,7 @@ begin
     end if;
     return null;
 end;$template$,
-        gc._words(c) || gc._guard_words(c, t) || jsonb_build_object(
+        c.words || gc._guard_words(c, t) || jsonb_build_object(
             'function', gc._inline(quote_ident(function_name)),
             'relation', gc._inline(quote_literal(t.relation)),
             'rows', case when t.tables like '%new_rows' then 'new_rows' else 'old_rows' end,
@@ -423,12 +422,12 @@ end;$template$,
             'body', t.body))
 $$;
 
-comment on function gc._trigger_sql(gc.collections, name, gc._trigger) is
+comment on function gc._trigger_sql(gc._shape, name, gc._trigger) is
     'The function of a trigger that follows a statement.';
 
 
 -- TRUNCATE has no transition tables to look at.
-create function gc._truncate_trigger_sql(c gc.collections, function_name name, t gc._trigger)
+create function gc._truncate_trigger_sql(c gc._shape, function_name name, t gc._trigger)
     returns text
     language sql
     stable
@@ -450,19 +449,19 @@ begin
     {body}
     return null;
 end;$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(function_name)),
             'columns', gc._inline(quote_literal(gc._typed(t.relation, t.columns))),
             'body', t.body))
 $$;
 
-comment on function gc._truncate_trigger_sql(gc.collections, name, gc._trigger) is
+comment on function gc._truncate_trigger_sql(gc._shape, name, gc._trigger) is
     'The function of a trigger that comes before a TRUNCATE.';
 
 
 -- An object that is on its way out stays because of a new row, or the row has to wait. One look-up
 -- tells that there is none, as nearly always.
-create function gc._admit_sql(c gc.collections, only_changed boolean)
+create function gc._admit_sql(c gc._shape, only_changed boolean)
     returns text
     language sql
     stable
@@ -490,19 +489,18 @@ then
     ) as o(url, generation)
     where o.url is not null;
 end if;$template$,
-        w.words || jsonb_build_object(
+        c.words || jsonb_build_object(
             'except_key', case when only_changed then gc._render(
-                'except select {key_text}, {url} from old_rows as {alias}', w.words) else '' end,
+                'except select {key_text}, {url} from old_rows as {alias}', c.words) else '' end,
             'except_url', case when only_changed then gc._render(
-                'except select {url}, {generation} from old_rows as {alias}', w.words) else '' end))
-    from gc._words(c) as w(words)
+                'except select {url}, {generation} from old_rows as {alias}', c.words) else '' end))
 $$;
 
-comment on function gc._admit_sql(gc.collections, boolean) is
+comment on function gc._admit_sql(gc._shape, boolean) is
     'What a row with an object has to pass.';
 
 
-create function gc._after_insert_sql(c gc.collections)
+create function gc._after_insert_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -513,16 +511,16 @@ insert into {queue} ({queue_keys}, event, review_after)
 select {keys}, {event}, gc.review_after({event})
 from new_rows;
 {admit}$template$,
-        gc._words(c) || gc._event_words(gc._event(c, c.name || '_insert')) || jsonb_build_object(
+        c.words || gc._event_words(gc._event(c.events, c.name || '_insert')) || jsonb_build_object(
             'admit', case when c.url is null then '' else gc._admit_sql(c, false) end))
 $$;
 
-comment on function gc._after_insert_sql(gc.collections) is
+comment on function gc._after_insert_sql(gc._shape) is
     'What follows an insert into a collection: every row is reviewed once.';
 
 
 -- EXCEPT compares whole rows; a type without an equality is compared by what it prints.
-create function gc._watched_sql(c gc.collections)
+create function gc._watched_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -540,17 +538,17 @@ as $$
                 else '%s::text'
             end, gc._inline(quote_ident(a.attname))),
         ', ' order by a.attname = any (k.names) desc, array_position(k.names, a.attname), a.attnum)
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
     join pg_attribute as a on a.attrelid = c.target
     join pg_type as t on t.oid = a.atttypid
     where a.attname = any (k.names) or (c.condition is not null and a.attname = any (c.columns))
 $$;
 
-comment on function gc._watched_sql(gc.collections) is
+comment on function gc._watched_sql(gc._shape) is
     'The columns whose change makes a row of the collection worth a review: key and condition.';
 
 
-create function gc._after_url_change_sql(c gc.collections)
+create function gc._after_url_change_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -573,14 +571,14 @@ from (
 ) as o(is_new, key, label, url, generation, size, is_named)
 where o.url is not null and not o.is_named;
 {admit}$template$,
-        gc._words(c) || jsonb_build_object('admit', gc._admit_sql(c, true)))
+        c.words || jsonb_build_object('admit', gc._admit_sql(c, true)))
 $$;
 
-comment on function gc._after_url_change_sql(gc.collections) is
+comment on function gc._after_url_change_sql(gc._shape) is
     'An object that no row names any more gets a tombstone; one that is named anew is admitted.';
 
 
-create function gc._after_update_sql(c gc.collections)
+create function gc._after_update_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -591,16 +589,16 @@ insert into {queue} ({queue_keys}, event, review_after)
 select {keys}, {event}, gc.review_after({event})
 from (select {watched} from new_rows except select {watched} from old_rows) as changed;
 {objects}$template$,
-        gc._words(c) || gc._event_words(gc._event(c, c.name || '_update')) || jsonb_build_object(
+        c.words || gc._event_words(gc._event(c.events, c.name || '_update')) || jsonb_build_object(
             'watched', gc._watched_sql(c),
             'objects', case when c.url is null then '' else gc._after_url_change_sql(c) end))
 $$;
 
-comment on function gc._after_update_sql(gc.collections) is
+comment on function gc._after_update_sql(gc._shape) is
     'What follows an update of a collection''s own rows: a new key, or another condition.';
 
 
-create function gc._buried_sql(c gc.collections, source text, event text)
+create function gc._buried_sql(c gc._shape, source text, event text)
     returns text
     language sql
     stable
@@ -615,15 +613,15 @@ select {name}, {key_text}, {label}, {url}, {generation}, {size},
     {due_at}, {wait_for}
 from {source} as {alias}
 where {url} is not null$template$,
-        gc._words(c) || jsonb_build_object('source', source, 'event', event))
+        c.words || jsonb_build_object('source', source, 'event', event))
 $$;
 
-comment on function gc._buried_sql(gc.collections, text, text) is
+comment on function gc._buried_sql(gc._shape, text, text) is
     'The statement that writes tombstones for rows.';
 
 
 -- A review tells why it deletes a row; who else deletes one does not.
-create function gc._after_delete_sql(c gc.collections)
+create function gc._after_delete_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -632,10 +630,10 @@ as $$
     select gc._buried_sql(c, 'old_rows', gc._render($event$case
     when current_setting('blobgc.reviewing', true) = {name}
         then current_setting('blobgc.event', true)
-end$event$, gc._words(c))) || ';'
+end$event$, c.words)) || ';'
 $$;
 
-comment on function gc._after_delete_sql(gc.collections) is
+comment on function gc._after_delete_sql(gc._shape) is
     'What follows a delete from a collection, whoever deletes: a tombstone for each object.';
 
 
@@ -656,14 +654,14 @@ comment on function gc._truncated_sql(text) is
     'What executes a statement for the table that is about to be truncated.';
 
 
-create function gc._before_truncate_sql(c gc.collections)
+create function gc._before_truncate_sql(c gc._shape)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$ select gc._truncated_sql(gc._buried_sql(c, chr(2), 'null')) $$;
 
-comment on function gc._before_truncate_sql(gc.collections) is
+comment on function gc._before_truncate_sql(gc._shape) is
     'What comes before a TRUNCATE of a collection: a tombstone for each object.';
 
 
@@ -678,7 +676,7 @@ comment on function gc._needs_target(gc._reference) is
     'Whether the key of a lost target can be told only with the target itself.';
 
 
-create function gc._lost_words(c gc.collections, r gc._reference)
+create function gc._lost_words(c gc._shape, r gc._reference)
     returns jsonb
     language sql
     stable
@@ -696,16 +694,16 @@ as $$
             select string_agg(gc._inline(format('r.%I is not null', u.name)), ' and ' order by u.n)
             from unnest(r.columns) with ordinality as u(name, n)
         ))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._lost_words(gc.collections, gc._reference) is
+comment on function gc._lost_words(gc._shape, gc._reference) is
     'What stands for the key that a row r points at, and for its being there.';
 
 
 -- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued. offset 0:
 -- one by one, for the plan that suits the first statement of a session is kept for all the others.
-create function gc._lost_sql(c gc.collections, r gc._reference, event text, source text)
+create function gc._lost_sql(c gc._shape, r gc._reference, event text, source text)
     returns text
     language sql
     stable
@@ -718,44 +716,44 @@ from {source} as r
 {joined}
 where {not_null}
 group by {lost_keys};$template$,
-        gc._words(c) || gc._event_words(event) || gc._lost_words(c, r)
+        c.words || gc._event_words(event) || gc._lost_words(c, r)
             || jsonb_build_object('source', source, 'joined', '')
             || case when not gc._needs_target(r) then '{}' else jsonb_build_object(
-                'lost_keys', gc._listed((gc._key(c.target)).names, 't.'),
+                'lost_keys', gc._listed((c.key).names, 't.'),
                 'joined', gc._render(
                     'cross join lateral (select {t_keys} from {target} as t where {t_is_r} '
                     'offset 0) as t',
-                    gc._words(c) || jsonb_build_object(
+                    c.words || jsonb_build_object(
                         't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators)))) end)
 $$;
 
-comment on function gc._lost_sql(gc.collections, gc._reference, text, text) is
+comment on function gc._lost_sql(gc._shape, gc._reference, text, text) is
     'The statement that queues the targets which rows of a reference have lost.';
 
 
-create function gc._after_loss_sql(c gc.collections, relation regclass, operation text)
+create function gc._after_loss_sql(c gc._shape, relation regclass, operation text)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(
-        gc._lost_sql(c, r, gc._event(c, gc._table_event(relation, operation)),
+        gc._lost_sql(c, r, gc._event(c.events, gc._table_event(relation, operation)),
             case
                 when operation = 'delete' then 'old_rows'
                 else format('(select %1$s from old_rows except select %1$s from new_rows)',
                     gc._listed(r.columns))
             end),
         E'\n')
-    from gc._references(c) as r
+    from unnest(c.refs) as r
     where r.owned is null and r.referencing = relation
 $$;
 
-comment on function gc._after_loss_sql(gc.collections, regclass, text) is
+comment on function gc._after_loss_sql(gc._shape, regclass, text) is
     'What follows a delete or an update of a table that refers to a collection.';
 
 
-create function gc._before_loss_sql(c gc.collections)
+create function gc._before_loss_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -768,5 +766,5 @@ as $$
             || ', %2$L || '' was truncated'' where exists (select from only %1$s)')))
 $$;
 
-comment on function gc._before_loss_sql(gc.collections) is
+comment on function gc._before_loss_sql(gc._shape) is
     'What comes before a TRUNCATE of a table that refers to a collection: a scan is asked for.';

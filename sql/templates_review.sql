@@ -1,6 +1,6 @@
 -- Templates of the functions that are called: review, scan, and the look-ups by key and by url.
 
-create function gc._owned_pair(c gc.collections, r gc._reference, alias text)
+create function gc._owned_pair(c gc._shape, r gc._reference, alias text)
     returns text
     language sql
     stable
@@ -14,10 +14,10 @@ as $$
             gc._pair(r.targets, 't', r.columns, 'r', r.operators),
             gc._pair(k.names, 't', k.queue_names, alias, k.operators)))
     end || gc._not_itself(c, r, alias)
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._owned_pair(gc.collections, gc._reference, text) is
+comment on function gc._owned_pair(gc._shape, gc._reference, text) is
     'The condition that a row r is owned by the target of a queue entry.';
 
 
@@ -40,7 +40,7 @@ comment on function gc._only(regclass) is
 -- Owned rows go with their target. A transaction deletes at most as many rows as there is room for;
 -- targets are taken whole while they fit, and only one that alone is too big is emptied in steps. A
 -- target of which somebody holds an owned row waits, for whoever holds it may wait for the target.
-create function gc._owned_count_sql(c gc.collections, locking text)
+create function gc._owned_count_sql(c gc._shape, locking text)
     returns text
     language sql
     stable
@@ -50,11 +50,11 @@ as $$
         format('(select count(*) from (select from %s as r where %s limit this.room%s) as o)',
             gc._only(r.referencing), gc._owned_pair(c, r, 'q'), locking),
         E'\n+ ' order by r.owned)
-    from gc._references(c) as r
+    from unnest(c.refs) as r
     where r.owned is not null
 $$;
 
-comment on function gc._owned_count_sql(gc.collections, text) is
+comment on function gc._owned_count_sql(gc._shape, text) is
     'The expression for how many rows the target of the queue entry q owns.';
 
 
@@ -101,7 +101,7 @@ comment on function gc._drain_columns(gc._reference) is
 
 -- A row that got another owner while it was waited for is not deleted: PostgreSQL checks the last
 -- condition again, but not the subquery.
-create function gc._drain_sql(c gc.collections)
+create function gc._drain_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -123,22 +123,22 @@ get diagnostics this.step = row_count;
 this.room := this.room - this.step;
 this.owned := this.owned - this.step;
 touched := touched + this.step;$template$,
-            gc._words(c) || jsonb_build_object(
+            c.words || jsonb_build_object(
                 'referencing', gc._only(r.referencing),
                 'r_is_q', gc._owned_pair(c, r, 'q'),
                 'r_columns', gc._listed(p.columns, 'r.'),
                 'r_is_o', gc._pair(p.columns, 'r', p.columns, 'o', p.operators))),
         E'\n' order by r.owned)
-    from gc._references(c) as r
+    from unnest(c.refs) as r
     cross join lateral gc._drain_columns(r) as p
     where r.owned is not null
 $$;
 
-comment on function gc._drain_sql(gc.collections) is
+comment on function gc._drain_sql(gc._shape) is
     'The statements that delete owned rows, in the order of "owned".';
 
 
-create function gc._owns_sql(c gc.collections)
+create function gc._owns_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -148,16 +148,16 @@ as $$
         format('exists (select from %s as r where %s)',
             gc._only(r.referencing), gc._owned_pair(c, r, 'q')),
         E'\nor ' order by r.owned)
-    from gc._references(c) as r
+    from unnest(c.refs) as r
     where r.owned is not null
 $$;
 
-comment on function gc._owns_sql(gc.collections) is
+comment on function gc._owns_sql(gc._shape) is
     'The condition that the target of the queue entry q still owns rows.';
 
 
 -- All of it fits and nobody holds any: that is how it is nearly always, and takes a join to see.
-create function gc._lock_owned_sql(c gc.collections)
+create function gc._lock_owned_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -172,18 +172,18 @@ limit this.room + 1
 for update of r nowait;
 get diagnostics this.step = row_count;
 this.owned := this.owned + this.step;$template$,
-            gc._words(c) || jsonb_build_object(
+            c.words || jsonb_build_object(
                 'referencing', gc._only(r.referencing), 'r_is_q', gc._owned_pair(c, r, 'q'))),
         E'\n' order by r.owned)
-    from gc._references(c) as r
+    from unnest(c.refs) as r
     where r.owned is not null
 $$;
 
-comment on function gc._lock_owned_sql(gc.collections) is
+comment on function gc._lock_owned_sql(gc._shape) is
     'The statements that lock and count the rows that all targets own, as far as there is room.';
 
 
-create function gc._owned_in_part_sql(c gc.collections)
+create function gc._owned_in_part_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -208,16 +208,16 @@ from (
     ) as o(place, entry, rows, held)
     window w as (order by o.entry)
 ) as f(place, held, n, total);$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'owned_count', gc._owned_count_sql(c, ''),
             'locked_count', gc._owned_count_sql(c, ' for update skip locked')))
 $$;
 
-comment on function gc._owned_in_part_sql(gc.collections) is
+comment on function gc._owned_in_part_sql(gc._shape) is
     'The statements that choose whose owned rows go now, where not all can.';
 
 
-create function gc._owned_sql(c gc.collections)
+create function gc._owned_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -254,20 +254,20 @@ if this.owned > 0 or cardinality(this.garbage) > this.room then
     this.waiting := this.waiting || this.garbage;
     this.garbage := this.emptied;
 end if;$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'lock_owned', gc._lock_owned_sql(c),
             'in_part', gc._owned_in_part_sql(c),
             'drain', gc._drain_sql(c),
             'owns', gc._owns_sql(c))) end
 $$;
 
-comment on function gc._owned_sql(gc.collections) is
+comment on function gc._owned_sql(gc._shape) is
     'The part of a review that deletes owned rows; empty where nothing is owned.';
 
 
 -- Rows without an object have nobody to confirm them: the review writes their log. An address that
 -- is made of the key is never null.
-create function gc._logged_sql(c gc.collections)
+create function gc._logged_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -281,14 +281,14 @@ join {target} as t on {t_is_q}
 cross join lateral (
     select {label}, {size}, {url} from (select t.*) as {alias}
 ) as v(label, size, url)
-where q.ctid = any (this.garbage) and v.url is null;$template$, gc._words(c)) end
+where q.ctid = any (this.garbage) and v.url is null;$template$, c.words) end
 $$;
 
-comment on function gc._logged_sql(gc.collections) is
+comment on function gc._logged_sql(gc._shape) is
     'The part of a review that writes the log of rows without an object.';
 
 
-create function gc._look_sql(c gc.collections)
+create function gc._look_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -313,14 +313,14 @@ where q.ctid = any (this.taken)
         {plainly_kept}
     );
 get diagnostics kept = row_count;$template$,
-        gc._words(c) || jsonb_build_object('plainly_kept', gc._plainly_kept_sql(c)))
+        c.words || jsonb_build_object('plainly_kept', gc._plainly_kept_sql(c)))
 $$;
 
-comment on function gc._look_sql(gc.collections) is
+comment on function gc._look_sql(gc._shape) is
     'The part of a review that takes entries off the queue and looks a first time.';
 
 
-create function gc._look_again_sql(c gc.collections)
+create function gc._look_again_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -361,14 +361,15 @@ from (
         as holds(exist)
     where q.ctid = any (this.locked)
 ) as l(place, superseded, held);$template$,
-        gc._words(c) || jsonb_build_object('relinked', gc._relink_sql(c)))
+        c.words || jsonb_build_object(
+            'kept', gc._kept_sql(c), 'relinked', gc._relink_sql(c)))
 $$;
 
-comment on function gc._look_again_sql(gc.collections) is
+comment on function gc._look_again_sql(gc._shape) is
     'The part of a review that locks, and looks again.';
 
 
-create function gc._superseded_sql(c gc.collections)
+create function gc._superseded_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -402,15 +403,15 @@ if this.superseded is not null then
     where q.ctid = l.place and l.later is not null;
     get diagnostics this.step = row_count;
     reviewed := reviewed - this.step;
-end if;$template$, gc._words(c))
+end if;$template$, c.words)
 $$;
 
-comment on function gc._superseded_sql(gc.collections) is
+comment on function gc._superseded_sql(gc._shape) is
     'The part of a review that drops entries which have a later one.';
 
 
 -- A batch of which every entry has a later one is not the end of the queue.
-create function gc._decide_sql(c gc.collections)
+create function gc._decide_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -433,11 +434,11 @@ end loop;$template$,
             'superseded', gc._superseded_sql(c)))
 $$;
 
-comment on function gc._decide_sql(gc.collections) is
+comment on function gc._decide_sql(gc._shape) is
     'The part of a review that tells what is garbage.';
 
 
-create function gc._delete_sql(c gc.collections)
+create function gc._delete_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -468,13 +469,13 @@ if deleted < cardinality(this.garbage) then
 end if;
 touched := touched + deleted;
 delete from {queue} as q where q.ctid = any (this.garbage);$template$,
-        gc._words(c) || jsonb_build_object('logged', gc._logged_sql(c)))
+        c.words || jsonb_build_object('logged', gc._logged_sql(c)))
 $$;
 
-comment on function gc._delete_sql(gc.collections) is 'The part of a review that deletes.';
+comment on function gc._delete_sql(gc._shape) is 'The part of a review that deletes.';
 
 
-create function gc._put_off_sql(c gc.collections)
+create function gc._put_off_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -490,23 +491,23 @@ if deleted < reviewed - kept then
     set review_after = now() + (select s.busy_delay from gc.settings as s)
     where q.ctid = any (this.taken){not_waiting};
 end if;$template$,
-        gc._words(c) || jsonb_build_object('not_waiting', case
+        c.words || jsonb_build_object('not_waiting', case
             when gc._owns_sql(c) is null then ''
             else ' and q.ctid <> all (coalesce(this.waiting, ''{}''))'
         end))
 $$;
 
-comment on function gc._put_off_sql(gc.collections) is
+comment on function gc._put_off_sql(gc._shape) is
     'The part of a review that puts off what it could not decide.';
 
 
-create function gc._review_words(c gc.collections)
+create function gc._review_words(c gc._shape)
     returns jsonb
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._words(c) || jsonb_build_object(
+    select c.words || jsonb_build_object(
         'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
         'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
@@ -519,11 +520,11 @@ as $$
         'put_off', gc._put_off_sql(c))
 $$;
 
-comment on function gc._review_words(gc.collections) is
+comment on function gc._review_words(gc._shape) is
     'What stands for the words in the template of a review.';
 
 
-create function gc._review_sql(c gc.collections, fingerprint text)
+create function gc._review_sql(c gc._shape, fingerprint text)
     returns text
     language sql
     stable
@@ -571,7 +572,7 @@ end;$template$,
         gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
 $$;
 
-comment on function gc._review_sql(gc.collections, text) is 'The function gc.<name>_review.';
+comment on function gc._review_sql(gc._shape, text) is 'The function gc.<name>_review.';
 
 
 -- A row of several columns is compared by the usual operator of each.
@@ -585,7 +586,7 @@ as $$ select case when cardinality(k.operators) = 1 then k.operators[1] else '='
 comment on function gc._row_equals(gc._key_columns) is 'The operator that compares two keys.';
 
 
-create function gc._parsed_key_sql(c gc.collections, source text)
+create function gc._parsed_key_sql(c gc._shape, source text)
     returns text
     language sql
     stable
@@ -600,14 +601,14 @@ as $$
             from unnest(k.names) with ordinality as n(u, n)
         )
     end
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._parsed_key_sql(gc.collections, text) is
+comment on function gc._parsed_key_sql(gc._shape, text) is
     'The columns of a key that is given as text.';
 
 
-create function gc._scan_statement_sql(c gc.collections)
+create function gc._scan_statement_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -638,19 +639,19 @@ select count(*)::integer, (
     select {q_key_text} from seen as q order by row({q_keys}) desc limit 1
 )
 from seen$template$,
-        gc._words(c) || gc._event_words(gc._event(c, c.name || '_scan')) || jsonb_build_object(
+        c.words || gc._event_words(gc._event(c.events, c.name || '_scan')) || jsonb_build_object(
             'kept', coalesce(nullif(
                 concat_ws(E'\nor ', gc._links_lead_sql(c), gc._referred_sql(c)), ''), 'false'),
             'greater', replace(gc._row_equals(k), '=', '>'),
             'after', gc._parsed_key_sql(c, '$2')))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._scan_statement_sql(gc.collections) is
+comment on function gc._scan_statement_sql(gc._shape) is
     'Goes over rows in the order of their key, and queues those that nothing refers to.';
 
 
-create function gc._scan_sql(c gc.collections)
+create function gc._scan_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -668,15 +669,15 @@ create or replace function gc.{function}(
     {settings}
 $template$, $template$
     {statement}$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_scan'))),
             'statement', gc._scan_statement_sql(c)))
 $$;
 
-comment on function gc._scan_sql(gc.collections) is 'The function gc.<name>_scan.';
+comment on function gc._scan_sql(gc._shape) is 'The function gc.<name>_scan.';
 
 
-create function gc._key_text_sql(c gc.collections)
+create function gc._key_text_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -691,21 +692,21 @@ create or replace function gc.{function}(key text)
     {settings}
 $template$, $template$
     select case when {typed} is not null then ({typed})::text end$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_key_text'))),
             'typed', case
                 when cardinality(k.names) = 1 then format('$1::%s', k.types[1])
                 else format('$1::gc.%I', gc._object_name(c.name, '_key'))
             end))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._key_text_sql(gc.collections) is
+comment on function gc._key_text_sql(gc._shape) is
     'The function gc.<name>_key_text: a key as PostgreSQL prints it.';
 
 
 -- Only where the key alone makes the url: see gc._shares_objects.
-create function gc._url_sql(c gc.collections)
+create function gc._url_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -720,16 +721,16 @@ create or replace function gc.{function}(key text)
     {settings}
 $template$, $template$
     select {url} from (select {typed}) as {alias}({keys})$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_url'))),
             'typed', gc._parsed_key_sql(c, '$1')))
 $$;
 
-comment on function gc._url_sql(gc.collections) is
+comment on function gc._url_sql(gc._shape) is
     'The function gc.<name>_url: the address that the object of a key has or would have.';
 
 
-create function gc._lock_sql(c gc.collections)
+create function gc._lock_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -750,34 +751,34 @@ begin
         for key share
     );
 end;$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_lock'))),
             'equals', gc._row_equals(k),
             'row_keys', gc._listed(k.names, quote_ident(gc._alias(c.target)) || '.'),
             'typed', gc._parsed_key_sql(c, '$1')))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._lock_sql(gc.collections) is
+comment on function gc._lock_sql(gc._shape) is
     'The function gc.<name>_lock: locks a row as a reference would, and tells its key.';
 
 
-create function gc._same_generation_sql(c gc.collections)
+create function gc._same_generation_sql(c gc._shape)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     select case when c.generation is null then '' else gc._render(
-        ' and coalesce({generation} = d.generation, true)', gc._words(c)) end
+        ' and coalesce({generation} = d.generation, true)', c.words) end
 $$;
 
-comment on function gc._same_generation_sql(gc.collections) is
+comment on function gc._same_generation_sql(gc._shape) is
     'The condition that a row and a tombstone do not mean two versions of an object.';
 
 
 -- Until the next review has noticed that the constraint is gone.
-create function gc._unproved_sql(c gc.collections)
+create function gc._unproved_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -790,16 +791,16 @@ from gc.tombstones as d
 where d.id = any ($1)
     and not gc._has_check({proof})
     and exists (select from {target} as {alias} where {url} = d.url{same_generation})$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'proof', c.proof,
             'same_generation', gc._same_generation_sql(c))) end
 $$;
 
-comment on function gc._unproved_sql(gc.collections) is
+comment on function gc._unproved_sql(gc._shape) is
     'The part of gc.<name>_used that finds a row by its url where nothing else can be trusted.';
 
 
-create function gc._used_by_key_sql(c gc.collections)
+create function gc._used_by_key_sql(c gc._shape)
     returns text
     language sql
     stable
@@ -817,22 +818,22 @@ where d.id = any ($1)
         limit 1
     )
 {unproved}$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'unproved', gc._unproved_sql(c),
             'same_generation', gc._same_generation_sql(c),
             'equals', gc._row_equals(k),
             'row_keys', gc._listed(k.names, quote_ident(gc._alias(c.target)) || '.'),
             'typed', gc._parsed_key_sql(c, 'd.key')))
-    from gc._key(c.target) as k
+    from (select (c.key).*) as k
 $$;
 
-comment on function gc._used_by_key_sql(gc.collections) is
+comment on function gc._used_by_key_sql(gc._shape) is
     'The part of gc.<name>_used that finds a row by its key.';
 
 
 -- A scalar subquery is looked up for each tombstone, through the index; a join is for where there
 -- is none, and the planner decides.
-create function gc._found_by_url_sql(c gc.collections)
+create function gc._found_by_url_sql(c gc._shape)
     returns text
     language sql
     volatile
@@ -840,20 +841,20 @@ create function gc._found_by_url_sql(c gc.collections)
 as $$
     select gc._render(
         case
-            when c.shared and not gc._has_url_index(c)
+            when c.shared and not c.url_index
                 then 'exists (select from {target} as {alias} where {url} = d.url{same_generation})'
             else '(select true from {target} as {alias} where {url} = d.url{same_generation} '
                 'limit 1)'
         end,
-        gc._words(c) || jsonb_build_object('same_generation', gc._same_generation_sql(c)))
+        c.words || jsonb_build_object('same_generation', gc._same_generation_sql(c)))
 $$;
 
-comment on function gc._found_by_url_sql(gc.collections) is
+comment on function gc._found_by_url_sql(gc._shape) is
     'The condition that a row has the url of the tombstone d.';
 
 
 -- A url that is built from the key belongs to that key; any other is looked up by itself.
-create function gc._used_sql(c gc.collections)
+create function gc._used_sql(c gc._shape)
     returns text
     language sql
     volatile
@@ -874,7 +875,7 @@ $template$, $template$
         {unless_own}
         and {found}
     {own}$template$,
-        gc._words(c) || jsonb_build_object(
+        c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_used'))),
             'unless_own', case when c.shared then '' else gc._inline(
                 format('and d.collection <> %L', c.name)) end,
@@ -882,5 +883,5 @@ $template$, $template$
             'own', case when c.shared then '' else gc._used_by_key_sql(c) end))
 $$;
 
-comment on function gc._used_sql(gc.collections) is
+comment on function gc._used_sql(gc._shape) is
     'The function gc.<name>_used: which tombstones have an object that a live row has too.';

@@ -1,0 +1,146 @@
+-- The shape of a collection: its definition, and what the catalog says about its table, read once.
+--
+-- Templates are text over a shape and nothing else: whatever they need to know of the catalog is
+-- here. It is made anew for each generation, and kept nowhere.
+
+create type gc._link as (
+    relation regclass, links name, columns name[], link_columns name[], types text[],
+    operators text[]
+);
+
+comment on type gc._link is
+    'A partitioned table that refers to a collection: its partition key, and that in its links.';
+
+
+create type gc._shape as (
+    name text, target regclass, url text, size text, label text, generation text, condition text,
+    events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
+    key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+);
+
+comment on type gc._shape is
+    'A collection as templates see it: definition, key, references, links, and words.';
+
+
+create function gc._partition_key(
+    relation regclass, out columns name[], out types text[], out operators text[]
+)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(a.attname order by k.n),
+        array_agg(format_type(a.atttypid, a.atttypmod) order by k.n),
+        array_agg(gc._operator(o.amopopr) order by k.n)
+    from pg_partitioned_table as p
+    cross join lateral unnest(p.partattrs::smallint[], p.partclass::oid[])
+        with ordinality as k(attnum, opclass, n)
+    join pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum
+    join pg_opclass as c on c.oid = k.opclass
+    join pg_amop as o on o.amopfamily = c.opcfamily
+        and o.amopstrategy = case p.partstrat when 'h' then 1 else 3 end
+        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
+    where p.partrelid = relation and p.partexprs is null
+$$;
+
+comment on function gc._partition_key(regclass) is
+    'The columns by which a table is partitioned; null if it is not, or by an expression.';
+
+
+create function gc._references(c gc.collections)
+    returns setof gc._reference
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
+        o.owned,
+        o.owned is null and f.to_key
+            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false),
+        f.itself
+    from gc._foreign_keys(c.target) as f
+    cross join lateral (select array_position(c.owned, f.reference)) as o(owned)
+$$;
+
+comment on function gc._references(gc.collections) is
+    'The references into a collection, with their place in "owned", and whether links help.';
+
+
+-- What a table is called in the names of functions: without its schema while that is enough. The
+-- collections a and a_b could make one name with two tables, b_c and c.
+create function gc._short_name(c gc._shape, relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when exists (
+            select from unnest(c.refs) as r
+            join pg_class as o on o.oid = r.referencing
+            where o.relname = t.relname and o.oid <> t.oid
+        ) or exists (
+            select from gc.collections as o
+            where starts_with(o.name, c.name || '_') or starts_with(c.name, o.name || '_')
+        ) then format('%s_%s_%s', n.nspname, t.relname, substr(md5(relation::text), 1, 6))
+        else t.relname
+    end
+    from pg_class as t
+    join pg_namespace as n on n.oid = t.relnamespace
+    where t.oid = relation
+$$;
+
+comment on function gc._short_name(gc._shape, regclass) is
+    'A referring table''s name, with more than that only where it would not be enough.';
+
+
+create function gc._links(c gc._shape)
+    returns setof gc._link
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select l.relation, gc._object_name(c.name, format('_%s_links', l.short_name)), p.columns,
+        array(
+            select case
+                when gc._object_name('in_', u.name) = any ((c.key).queue_names)
+                    then gc._object_name('in_partition_', u.name)
+                else gc._object_name('in_', u.name)
+            end
+            from unnest(p.columns) with ordinality as u(name, n) order by u.n
+        ),
+        p.types, p.operators
+    from (
+        select distinct r.referencing, gc._short_name(c, r.referencing)
+        from unnest(c.refs) as r
+        where r.linked
+    ) as l(relation, short_name)
+    cross join lateral gc._partition_key(l.relation) as p
+$$;
+
+comment on function gc._links(gc._shape) is
+    'The tables that refer to a collection from partitions, and what their links are called.';
+
+
+create function gc._shape(c gc.collections)
+    returns gc._shape
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    s gc._shape;
+begin
+    select c.name, c.target, c.url, c.size, c.label, c.generation, c.condition, c.events, c.undo,
+        c.columns, c.shared, c.proof, c.url is not null and gc._has_url_index(c), gc._key(c.target),
+        array(select r from gc._references(c) as r)
+    into s.name, s.target, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
+        s.columns, s.shared, s.proof, s.url_index, s.key, s.refs;
+    s.links := array(select l from gc._links(s) as l);
+    s.words := gc._words(s);
+    return s;
+end;
+$$;
+
+comment on function gc._shape(gc.collections) is
+    'Reads the catalog for a collection, once.';
