@@ -29,7 +29,8 @@ SQL = \
 	sql/status.sql \
 	sql/metrics.sql \
 	sql/registry.sql \
-	sql/rights.sql
+	sql/rights.sql \
+	sql/entry.sql
 
 # What stands in the text of the files for something else.
 FILLED = sed -e 's/@VERSION@/$(EXTVERSION)/g' -e '/^@REGISTRY@$$/{r presets/registry.sql' -e 'd;}'

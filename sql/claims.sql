@@ -3,6 +3,7 @@
 -- A lease is a promise both ways: until due_at nobody else is given the tombstone, and after it the
 -- worker must not delete any more. A worker that lost its lease changes nothing here.
 --
+-- A claim looks at each tombstone once, at most a batch of them, and waits for nobody for long.
 -- There is nothing to delete most of the time, and a plan that is made then would read the table
 -- from end to end in busy times, as long as the session lasts: so what is here goes by indexes.
 
@@ -25,78 +26,60 @@ $$;
 comment on function gc._require_worker(text) is 'Raises for a worker without a name.';
 
 
-create function gc._claim_lock()
-    returns integer
-    language sql
-    immutable
-    parallel safe
-    set search_path = pg_catalog, pg_temp
-as $$ select hashtext('gc.claim') $$;
-
-comment on function gc._claim_lock() is
-    'The second half of the advisory lock that every gc.claim shares while it runs.';
-
-
--- Whoever has a transaction id already may have inserted a row before the tombstone could be seen;
--- whoever gets one later sees it. A snapshot knows ids only up to the last that is over, so one is
--- made to be over: then xmax lies beyond all that were given out before. With several collections,
--- a row of another may have the url.
-create function gc._settle(taken bigint[])
+-- A row that is deleted by a transaction that did not wait for the disk is back after a crash. The
+-- commit of a claim comes after all that the claim has seen, so it makes that durable too.
+create function gc._commit_durably()
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    several boolean := (select count(*) > 1 from gc.collections as c where c.url is not null);
-    unsettled bigint[] := array(
-        select t.id from gc.tombstones as t
-        where t.id = any (taken) and (t.wait_for is null or several and t.wait_for = '0')
-    );
 begin
-    if cardinality(unsettled) = 0 then
-        return;
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
     end if;
-    begin
-        perform from gc.settings for key share;
-        raise 'a transaction id is over' using errcode = 'ZG000';
-    exception
-        when sqlstate 'ZG000' then
-            null;
-    end;
-    update gc.tombstones as t
-    set wait_for = pg_snapshot_xmax(pg_current_snapshot())
-    where t.id = any (unsettled);
 end;
 $$;
 
-comment on function gc._settle(bigint[]) is
-    'Notes, for tombstones of shared objects, which transactions a claim has to wait for.';
+comment on function gc._commit_durably() is
+    'Makes this transaction wait for the disk when it commits, whatever the session says.';
 
 
--- Several tombstones of one object are one deletion: a leased one, or the first, stands for all.
-create function gc._drop_duplicates(taken bigint[])
-    returns void
-    language plpgsql
-    volatile
+-- Of all tombstones, by one step of the index for each store; or of the prefixes.
+create function gc._stores(prefixes text[])
+    returns setof text
+    language sql
+    stable
     set search_path = pg_catalog, pg_temp
-    set enable_hashjoin = off
-    set enable_mergejoin = off
 as $$
-begin
-    delete from gc.tombstones as t
-    where t.id = any (taken)
-        and exists (
-            select from gc.tombstones as o
-            where o.url = t.url and coalesce(o.generation, '') = coalesce(t.generation, '')
-                and o.id <> t.id
-                and (o.worker is not null or t.worker is null and o.id < t.id)
-        );
-end;
+    with recursive present(store) as (
+        select (select t.store from gc.tombstones as t order by t.store limit 1)
+        where prefixes is null
+        union all
+        select (
+            select t.store from gc.tombstones as t where t.store > p.store order by t.store limit 1
+        )
+        from present as p
+        where p.store is not null
+    )
+    select p.store from present as p where p.store is not null
+    union
+    select gc._store(u) from unnest(prefixes) as u
 $$;
 
-comment on function gc._drop_duplicates(bigint[]) is
-    'Drops tombstones whose object another tombstone stands for.';
+comment on function gc._stores(text[]) is 'The stores in which something is to be deleted.';
+
+
+-- With several collections, a row of another may have the url, unless their addresses differ from
+-- the beginning.
+create function gc._are_several()
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select count(*) > 1 from gc.collections as c where c.url is not null $$;
+
+comment on function gc._are_several() is 'Whether rows of two collections may share an object.';
 
 
 create function gc._oldest_other()
@@ -112,56 +95,295 @@ comment on function gc._oldest_other() is
     'The oldest transaction that is running, apart from this one; null: there is none.';
 
 
--- What is due is taken first and judged afterwards, so that the cost is that of the batch. What
--- cannot be handed out now steps back for a moment and lets others through. A wait_for beyond every
--- snapshot of this server came with a dump from another: all of those transactions have ended.
-create function gc._lease(worker text, batch integer, lease interval)
+create function gc._unsettled(stores text[], several boolean, moment timestamptz, batch integer)
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select d.id
+        from unnest(stores) as s
+        cross join lateral (
+            select t.id from gc.tombstones as t
+            where t.store = s and t.wait_for is null and t.due_at <= moment
+            order by t.due_at
+            limit batch
+            for update skip locked
+        ) as d
+        limit batch
+    ) || array(
+        select d.id
+        from unnest(stores) as s
+        cross join lateral (
+            select t.id from gc.tombstones as t
+            where several and t.store = s and t.wait_for = '0' and t.due_at <= moment
+            order by t.due_at
+            limit batch
+            for update skip locked
+        ) as d
+        limit batch
+    );
+end;
+$$;
+
+comment on function gc._unsettled(text[], boolean, timestamptz, integer) is
+    'Locks tombstones that are due and of which it is not known for which transactions to wait.';
+
+
+-- Whoever has a transaction id already may have inserted a row before the tombstone could be seen;
+-- whoever gets one later sees it. A snapshot knows ids only up to the last that is over, so one is
+-- made to be over: then xmax lies beyond all that were given out before.
+create function gc._settle(stores text[], several boolean, moment timestamptz, batch integer)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    taken bigint[] := gc._unsettled(stores, several, moment, batch);
+    oldest xid8;
+    newest xid8;
+begin
+    if cardinality(taken) = 0 then
+        return;
+    end if;
+    begin
+        perform from gc.locks as l where l.name = 'claim' for key share;
+        raise 'a transaction id is over' using errcode = 'ZG000';
+    exception
+        when sqlstate 'ZG000' then
+            null;
+    end;
+    select gc._oldest_other(), pg_snapshot_xmax(pg_current_snapshot()) into oldest, newest;
+    update gc.tombstones as t
+    set wait_for = case when oldest is null then '1' else newest end
+    where t.id = any (taken);
+end;
+$$;
+
+comment on function gc._settle(text[], boolean, timestamptz, integer) is
+    'Notes, for tombstones of objects that may be shared, which transactions a claim waits for.';
+
+
+-- A wait_for beyond every snapshot of this server came with a dump from another: all of those
+-- transactions have ended.
+create function gc._end_waits(stores text[], batch integer)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    newest xid8 := pg_snapshot_xmax(pg_current_snapshot());
+    oldest xid8 := coalesce(gc._oldest_other(), newest);
+begin
+    update gc.tombstones as t
+    set wait_for = '1'
+    where t.id = any (array(
+        select d.id
+        from unnest(stores) as s
+        cross join (values ('2'::xid8, oldest), (newest, '18446744073709551615')) as w(low, high)
+        cross join lateral (
+            select t.id from gc.tombstones as t
+            where t.store = s and t.wait_for >= w.low and t.wait_for <= w.high
+                and t.wait_for <> newest
+            order by t.wait_for
+            limit batch
+            for update skip locked
+        ) as d
+        limit batch
+    ));
+end;
+$$;
+
+comment on function gc._end_waits(text[], integer) is
+    'Notes, for tombstones whose transactions have all ended, that nothing is waited for any more.';
+
+
+-- The store that has waited longest comes first.
+create function gc._take(
+    stores text[], prefixes text[], several boolean, moment timestamptz, batch integer
+)
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select d.id
+        from (
+            select s, r, (
+                    select t.due_at from gc.tombstones as t
+                    where t.store = s and t.wait_for = r
+                    order by t.due_at
+                    limit 1
+                ) as first
+            from unnest(stores) as s
+            cross join unnest(case when several then '{1}' else '{0,1}' end::xid8[]) as r
+            order by 3
+        ) as g
+        cross join lateral (
+            select t.id from gc.tombstones as t
+            where t.store = g.s and t.wait_for = g.r and t.due_at <= moment
+                and (prefixes is null or exists (
+                    select from unnest(prefixes) as p where starts_with(t.url, p)
+                ))
+            order by t.due_at
+            limit batch
+            for update skip locked
+        ) as d
+        where g.first <= moment
+        limit batch
+    );
+end;
+$$;
+
+comment on function gc._take(text[], text[], boolean, timestamptz, integer) is
+    'Locks tombstones that can be handed out; what another session holds is left to it.';
+
+
+-- Several tombstones of one object are one deletion: one that waits longer stands for all, or one
+-- that was leased, or the first.
+create function gc._drop_duplicates(taken bigint[], moment timestamptz)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from gc.tombstones as t
+    where t.id = any (taken)
+        and exists (
+            select from gc.tombstones as o
+            where o.url = t.url and coalesce(o.generation, '') = coalesce(t.generation, '')
+                and o.id <> t.id
+                and (
+                    o.due_at > moment
+                    or o.worker is not null and t.worker is null
+                    or (o.worker is null) = (t.worker is null) and o.id < t.id
+                )
+        );
+end;
+$$;
+
+comment on function gc._drop_duplicates(bigint[], timestamptz) is
+    'Drops tombstones whose object another tombstone stands for.';
+
+
+-- What cannot be handed out now steps back for a moment and lets others through.
+create function gc._step_back(ids bigint[], why text)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    update gc.tombstones as t
+    set worker = null, due_at = clock_timestamp() + interval '1 second', held_up = why
+    where t.id = any (ids)
+$$;
+
+comment on function gc._step_back(bigint[], text) is
+    'Puts tombstones off for a moment, and notes why.';
+
+
+create function gc._held(ids bigint[])
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not gc._has_holds() then
+        return '{}';
+    end if;
+    return array(
+        select t.id from gc.tombstones as t
+        where t.id = any (ids) and gc._is_held(t.collection, t.key, t.url)
+    );
+end;
+$$;
+
+comment on function gc._held(bigint[]) is 'Those of the tombstones whose key or url is held.';
+
+
+-- Two of one object that two sessions lease at one time: the second waits for the first, and is
+-- refused by the constraint.
+create function gc._lease(worker text, ids bigint[], until timestamptz)
     returns bigint[]
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    until timestamptz := clock_timestamp() + lease;
-    oldest xid8;
-    taken bigint[];
-    leased bigint[];
+    one bigint;
+    leased bigint[] := array[]::bigint[];
 begin
-    loop
-        taken := array(
-            select t.id from gc.tombstones as t where t.due_at <= clock_timestamp()
-            order by t.due_at
-            limit batch
-            for update skip locked
-        );
-        exit when cardinality(taken) = 0;
-        perform gc._settle(taken);
-        perform gc._drop_duplicates(taken);
-        oldest := gc._oldest_other();
+    begin
         update gc.tombstones as t
-        set worker = null, due_at = clock_timestamp() + interval '1 second'
-        where t.id = any (taken)
-            and (t.wait_for > oldest and t.wait_for <= pg_snapshot_xmax(pg_current_snapshot())
-                or (select gc._has_holds()) and gc._is_held(t.collection, t.key, t.url));
-        with rest as (
+        set worker = _lease.worker, due_at = until, held_up = null
+        where t.id = any (ids);
+        return ids;
+    exception
+        when exclusion_violation then
+            null;
+    end;
+    foreach one in array ids loop
+        begin
             update gc.tombstones as t
-            set worker = _lease.worker, due_at = until
-            where t.id = any (taken) and t.due_at <= clock_timestamp()
-            returning t.id
-        )
-        select array_agg(r.id) into leased from rest as r;
-        exit when leased is not null;
+            set worker = _lease.worker, due_at = until, held_up = null
+            where t.id = one;
+            leased := leased || one;
+        exception
+            when exclusion_violation then
+                perform gc._step_back(array[one], 'another worker has the object');
+        end;
     end loop;
     return leased;
 end;
 $$;
 
-comment on function gc._lease(text, integer, interval) is
-    'Leases what is due, longest overdue first; what another session holds is left to it.';
+comment on function gc._lease(text, bigint[], timestamptz) is
+    'Gives tombstones to a worker; returns which.';
 
 
--- An upload that has not committed yet shows only in its advisory lock, one that has only in its
--- hold: so first the locks are read, then, with a new snapshot, the holds.
+-- A lock in a subtransaction that is undone tells that nobody else has one. Two claims that ask at
+-- one time may see each other, for a moment.
+create function gc._free_slots(slots integer[])
+    returns integer[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    free integer[];
+begin
+    for attempt in 1 .. 5 loop
+        begin
+            free := array(
+                select s.slot from gc.upload_slots as s where s.slot = any (slots)
+                for update skip locked
+            );
+            raise 'the look is over' using errcode = 'ZG000';
+        exception
+            when sqlstate 'ZG000' then
+                null;
+        end;
+        exit when cardinality(free) = cardinality(slots);
+        perform pg_sleep(0.002);
+    end loop;
+    return free;
+end;
+$$;
+
+comment on function gc._free_slots(integer[]) is 'Those of the slots in which nothing is written.';
+
+
+-- An upload that has not committed yet shows only in its slots, one that has only in its hold: so
+-- first the slots are looked at, then, with a new snapshot, the holds. Whoever locks a slot has
+-- gc.holds locked, and nobody has whom we have not let: without such a lock there is no slot to see.
 create function gc._return_uploads(leased bigint[])
     returns void
     language plpgsql
@@ -169,32 +391,35 @@ create function gc._return_uploads(leased bigint[])
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    uploading oid[] := array(
-        select l.objid from pg_locks as l
-        where l.locktype = 'advisory' and l.granted and l.classid = gc._lock_class()::oid
-            and l.objid <> gc._claim_lock()::oid
+    free integer[];
+begin
+    if exists (
+        select from pg_locks as l
+        where l.locktype = 'relation' and l.mode = 'RowExclusiveLock'
+            and l.relation = 'gc.holds'::regclass and l.pid is distinct from pg_backend_pid()
             and l.database = (
                 select d.oid from pg_database as d where d.datname = current_database()
             )
-    );
-begin
-    if cardinality(uploading) = 0 and not gc._has_holds() then
-        return;
+    ) then
+        free := gc._free_slots(array(
+            select distinct u
+            from gc.tombstones as t
+            cross join lateral (
+                values (gc._slot(t.collection, t.key)), (gc._slot('url', t.url))
+            ) as s(u)
+            where t.id = any (leased)
+        ));
+        perform gc._step_back(array_agg(t.id), 'somebody has begun to upload it')
+        from gc.tombstones as t
+        where t.id = any (leased)
+            and not array[gc._slot(t.collection, t.key), gc._slot('url', t.url)] <@ free;
     end if;
-    update gc.tombstones as t
-    set worker = null, due_at = clock_timestamp() + interval '1 second'
-    where t.id = any (leased)
-        and (
-            gc._is_held(t.collection, t.key, t.url)
-            or gc._upload_lock(t.collection, t.key)::oid = any (uploading)
-            or gc._upload_lock('url', t.url)::oid = any (uploading)
-            or gc._upload_lock('url', '')::oid = any (uploading)
-        );
+    perform gc._step_back(gc._held(leased), 'somebody has announced its upload, or uses its row');
 end;
 $$;
 
 comment on function gc._return_uploads(bigint[]) is
-    'Gives back what somebody has begun to upload meanwhile.';
+    'Gives back what somebody has begun to upload.';
 
 
 -- The last of the rows that have the url leaves a tombstone of its own, so this one can go. Every
@@ -227,8 +452,9 @@ comment on function gc._is_used(bigint[]) is
 
 
 -- Where that cannot be found out, because a column is gone perhaps, nothing is handed out: the
--- tombstones are asked for one by one, so that a bad one holds up only itself.
-create function gc._drop_used(leased bigint[])
+-- tombstones are asked for one by one, so that a bad one holds up only itself. A table that
+-- somebody has locked is not waited for again and again.
+create function gc._drop_used(leased bigint[], until timestamptz)
     returns void
     language plpgsql
     volatile
@@ -243,10 +469,17 @@ begin
         delete from gc.tombstones as t where t.id = any (used);
         return;
     exception
+        when lock_not_available then
+            perform gc._step_back(leased, sqlerrm);
+            return;
         when others then
             null;
     end;
     foreach one in array leased loop
+        if clock_timestamp() > until then
+            perform gc._step_back(array[one], 'there was no time to look for rows that have it');
+            continue;
+        end if;
         begin
             used := gc._is_used(array[one]);
             delete from gc.tombstones as t where t.id = any (used);
@@ -261,12 +494,13 @@ begin
 end;
 $$;
 
-comment on function gc._drop_used(bigint[]) is
+comment on function gc._drop_used(bigint[], timestamptz) is
     'Drops tombstones whose object a live row has.';
 
 
 create function gc.claim(
-    worker text, batch integer default 1000, lease interval default '5 minutes'
+    worker text, batch integer default 1000, lease interval default '5 minutes',
+    prefixes text[] default null
 )
     returns table (
         id bigint, collection text, key text, label text, url text, generation text, size bigint,
@@ -276,35 +510,43 @@ create function gc.claim(
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
-    set jit = off
+    set lock_timeout = '2s'
 as $$
 declare
-    leased bigint[];
+    moment timestamptz := clock_timestamp();
+    stores text[] := array(select gc._stores(prefixes));
+    several boolean := gc._are_several();
+    taken bigint[];
 begin
     perform gc._require_read_committed('claim');
     perform gc._require_worker(worker);
     perform gc._require_batch(batch);
     perform gc._require_positive('lease', lease);
 
-    perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._claim_lock());
-    leased := gc._lease(worker, batch, lease);
-    if leased is null then
+    perform gc._commit_durably();
+    perform gc._limit_lock_waits();
+    perform gc._settle(stores, several, moment, batch);
+    perform gc._end_waits(stores, batch);
+    taken := gc._take(stores, prefixes, several, moment, batch);
+    if cardinality(taken) = 0 then
         return;
     end if;
-    perform gc._return_uploads(leased);
-    perform gc._drop_used(leased);
+    perform gc._drop_duplicates(taken, moment);
+    taken := gc._lease(worker, taken, clock_timestamp() + lease);
+    perform gc._return_uploads(taken);
+    perform gc._drop_used(taken, moment + (select s.statement_timeout from gc.settings as s));
     return query
         select t.id, t.collection, t.key, t.label, t.url, t.generation, t.size, t.due_at
         from gc.tombstones as t
-        where t.id = any (leased) and t.worker = claim.worker
+        where t.id = any (taken) and t.worker = claim.worker
         order by t.id;
 end;
 $$;
-revoke all on function gc.claim(text, integer, interval) from public;
+revoke all on function gc.claim(text, integer, interval, text[]) from public;
 
-comment on function gc.claim(text, integer, interval) is
-    'Leases tombstones that are due to a worker, who then deletes their objects and confirms.';
+comment on function gc.claim(text, integer, interval, text[]) is
+    'Leases tombstones that are due to a worker, who then deletes their objects and confirms. With '
+    'prefixes, each of which ends with a slash, only those whose url begins with one of them.';
 
 
 -- Not an error, because the rest of the batch is good: the caller learns it from the count.
@@ -338,12 +580,16 @@ create function gc.confirm(worker text, ids bigint[])
     set enable_seqscan = off
 as $$
 declare
+    moment timestamptz := clock_timestamp();
     changed integer;
 begin
     perform gc._require_worker(worker);
+    delete from gc.deleted_objects as d
+    using gc.tombstones as t
+    where t.id = any (ids) and t.worker = confirm.worker and t.due_at > moment and d.url = t.url;
     with gone as (
         delete from gc.tombstones as t
-        where t.id = any (ids) and t.worker = confirm.worker and t.due_at > clock_timestamp()
+        where t.id = any (ids) and t.worker = confirm.worker and t.due_at > moment
         returning t.*
     ),
     logged as (
@@ -353,6 +599,10 @@ begin
         select g.collection, g.key, g.label, g.url, g.generation, g.size, g.event, g.created_at,
             g.worker
         from gone as g
+    ),
+    remembered as (
+        insert into gc.deleted_objects (url, generation)
+        select distinct on (g.url) g.url, g.generation from gone as g order by g.url, g.generation
     ),
     totalled as (
         insert into gc.totals (collection, objects, bytes)

@@ -403,6 +403,26 @@ comment on function gc._make_lookups(gc._shape) is
     'Makes the functions that look rows up; returns their names.';
 
 
+create function gc._make_entries(c gc._shape)
+    returns name[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(gc._make_function(gc._object_name(c.name, e.suffix),
+        gc._entry_sql(c, e.suffix, e.arguments, e.type, e.call)))
+    from (values
+        ('_begin_upload', 'key text, url text, wait interval, timeout interval, upload text',
+            'timestamptz', 'gc._begin_upload({name}, $1, $2, $3, $4, $5)'),
+        ('_end_upload', 'key text, upload text', 'boolean', 'gc._end_upload({name}, $1, $2)'),
+        ('_keep_alive', 'key text', 'boolean', 'gc._keep_alive({name}, $1)')
+    ) as e(suffix, arguments, type, call)
+$$;
+
+comment on function gc._make_entries(gc._shape) is
+    'Makes the functions by which users of a collection hold its rows; returns their names.';
+
+
 create function gc._referring(c gc.collections, owned_too boolean)
     returns setof text
     language sql
@@ -465,7 +485,8 @@ begin
     s := gc._shape(c);
     perform gc._make_storage(s);
     linked := gc._make_links(s, fill);
-    made := gc._make_triggers(s) || gc._make_lookups(s) || gc._object_name(c.name, '_review');
+    made := gc._make_triggers(s) || gc._make_lookups(s) || gc._make_entries(s)
+        || gc._object_name(c.name, '_review');
     perform gc._drop_functions(
         array(select u from unnest(c.functions) as u where not u = any (made)));
     perform gc._drop_links(array(select u from unnest(c.links) as u where not u = any (linked)));
@@ -509,7 +530,8 @@ begin
     if gc._fingerprint(c) = _is_current.fingerprint then
         return true;
     end if;
-    if not pg_try_advisory_xact_lock(gc._lock_class(), hashtext(name)) then
+    perform from gc.collections as o where o.name = c.name for update skip locked;
+    if not found then
         raise 'another session is making its code again' using errcode = 'lock_not_available';
     end if;
     perform gc._generate(name);

@@ -2,7 +2,7 @@
 --
 -- A hold is taken by somebody who is about to use a row (gc.keep_alive) or to write its object
 -- (gc.begin_upload). Each call adds one, so two users of one key do not end each other's hold.
--- Order of locks: the row, or the advisory lock of an upload, comes before the hold is written.
+-- Order of locks: the row, or the slot of an upload, comes before the hold is written.
 
 create table gc.holds (
     id bigint generated always as identity
@@ -13,7 +13,7 @@ create table gc.holds (
     reason text not null,
     upload text,
     held_until timestamptz not null,
-    held_at timestamptz not null default now()
+    held_at timestamptz not null default clock_timestamp()
 );
 create index holds_key_idx on gc.holds using hash (key);
 create index holds_url_idx on gc.holds using hash (url) where url is not null;
@@ -85,11 +85,10 @@ comment on function gc._canonical_key(gc.collections, text) is
     'The key as PostgreSQL prints it; raises if it cannot be read.';
 
 
-create function gc.keep_alive(name text, key text)
+create function gc._keep_alive(name text, key text)
     returns boolean
     language plpgsql
     volatile
-    security definer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -103,13 +102,11 @@ begin
     execute format('select gc.%I($1)', gc._object_name(c.name, '_lock')) into alive using canonical;
     if alive is not null then
         insert into gc.holds (collection, key, reason, held_until)
-        select c.name, alive, 'keep_alive', now() + s.keep_alive
+        select c.name, alive, 'keep_alive', clock_timestamp() + s.keep_alive
         from gc.settings as s;
     end if;
     return alive is not null;
 end;
 $$;
-revoke all on function gc.keep_alive(text, text) from public;
 
-comment on function gc.keep_alive(text, text) is
-    'Whether the row exists; if so, it is not collected for a while (gc.settings.keep_alive).';
+comment on function gc._keep_alive(text, text) is 'What gc.keep_alive does.';

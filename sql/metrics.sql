@@ -2,7 +2,7 @@
 --
 -- What is waiting is counted, and nothing else is read but the totals, which are a line a day: the
 -- cost does not grow with the tables. A url is whatever a row said, so only what looks like a
--- bucket becomes a label; all else is one store called "other".
+-- bucket becomes a label, and only the twenty with the most tombstones; all else is "other".
 
 create view gc.metrics as
 with collections as (
@@ -16,14 +16,25 @@ totals as (
     group by t.collection
 ),
 stores as (
-    select t.collection, format('store="%s"', coalesce(
-            substring(t.url from '^(?:file://|(?:gs|s3)://[a-z0-9][a-z0-9._-]{1,62}(?=/))'),
-            'other')) as label,
-        count(*) as tombstones, coalesce(sum(t.size), 0) as bytes,
+    select t.collection, t.store, count(*) as tombstones, coalesce(sum(t.size), 0) as bytes,
         count(*) filter (where t.worker is not null and t.due_at > clock_timestamp()) as claimed,
         count(*) filter (where t.failures > 0) as failing,
         extract(epoch from clock_timestamp() - min(t.created_at)) as age
     from gc.tombstones as t
+    group by 1, 2
+),
+named_stores as (
+    select s.collection, s.label, sum(s.tombstones) as tombstones, sum(s.bytes) as bytes,
+        sum(s.claimed) as claimed, sum(s.failing) as failing, max(s.age) as age
+    from (
+        select s.*, format('store="%s"', case
+                when row_number() over (order by s.tombstones desc, s.store) <= 20
+                    and s.store ~ '^(file://|(gs|s3|az)://[a-z0-9][a-z0-9._-]{1,62})$'
+                    then s.store
+                else 'other'
+            end) as label
+        from stores as s
+    ) as s
     group by 1, 2
 )
 select m.name, m.type, m.help, c.label as labels, coalesce(m.value, 0)::double precision as value
@@ -44,7 +55,7 @@ cross join lateral (values
 union all
 select m.name, 'gauge', m.help, c.label || ',' || s.label, m.value::double precision
 from collections as c
-join stores as s on s.collection = c.collection
+join named_stores as s on s.collection = c.collection
 cross join lateral (values
     ('blobgc_tombstones', 'Objects that are to be deleted', s.tombstones),
     ('blobgc_tombstones_claimed', 'Objects that a runner has under a lease', s.claimed),

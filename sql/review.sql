@@ -221,9 +221,7 @@ declare
 begin
     perform gc._require_read_committed('review');
     perform gc._require_batch(batch);
-    perform set_config('lock_timeout',
-        (extract(epoch from s.lock_timeout) * 1000)::integer || 'ms', true)
-    from gc.settings as s;
+    perform gc._limit_lock_waits();
     for i in 1 .. cardinality(names) loop
         exit when clock_timestamp() > until;
         -- What is left is shared out, so that one collection cannot starve the others.
@@ -237,6 +235,7 @@ begin
     end loop;
     perform gc._purge_log(batch);
     perform gc._purge_holds(batch);
+    perform gc._forget_deleted(batch);
 end;
 $$;
 revoke all on function gc.review(integer) from public;

@@ -66,17 +66,29 @@ comment on function gc.grant_viewer(regrole) is
     'Lets a role see everything and change nothing.';
 
 
-create function gc.grant_uploader(role regrole)
+create function gc.grant_uploader(role regrole, collections text[] default null)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name text;
 begin
-    perform gc._grant_functions(role, array['begin_upload', 'end_upload', 'keep_alive']);
+    perform gc._grant_functions(role, array[
+        'begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name'
+    ]);
+    foreach name in array coalesce(collections, array(select c.name from gc.collections as c)) loop
+        name := (gc._collection(name)).name;
+        perform gc._grant_functions(role, array[
+            gc._object_name(name, '_begin_upload'), gc._object_name(name, '_end_upload'),
+            gc._object_name(name, '_keep_alive')
+        ]);
+    end loop;
 end;
 $$;
-revoke all on function gc.grant_uploader(regrole) from public;
+revoke all on function gc.grant_uploader(regrole, text[]) from public;
 
-comment on function gc.grant_uploader(regrole) is
-    'Lets an application announce uploads and keep rows alive. It needs no right for all the rest.';
+comment on function gc.grant_uploader(regrole, text[]) is
+    'Lets an application announce uploads and keep rows alive: of these collections, or of all that '
+    'there are now. It needs no right for all the rest.';

@@ -104,14 +104,27 @@ $$;
 comment on function gc._run(text) is 'Runs a statement that blobgc has generated.';
 
 
--- The second half of an advisory lock's key says what is locked: a key, a url, all claims, a name.
-create function gc._lock_class()
-    returns integer
-    language sql
-    immutable
-    parallel safe
-    set search_path = pg_catalog, pg_temp
-as $$ select hashtext('blobgc') $$;
+-- Locks are rows of a table of our own: an advisory lock could be taken by anybody.
+create table gc.locks (
+    name text not null
+        constraint locks_pkey primary key
+);
 
-comment on function gc._lock_class() is
-    'The first half of the key of every advisory lock that blobgc takes.';
+comment on table gc.locks is 'What only one session at a time may do: it locks the row.';
+comment on column gc.locks.name is 'What is done.';
+
+insert into gc.locks values ('track'), ('settings'), ('claim');
+
+
+create function gc._lock(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from gc.locks as l where l.name = _lock.name for update;
+end;
+$$;
+
+comment on function gc._lock(text) is 'Waits until no other session does this, until the commit.';

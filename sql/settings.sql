@@ -129,7 +129,7 @@ declare
 begin
     -- One change after the other; the second sees what the first has written.
     perform gc._require_read_committed(tg_table_name);
-    perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.settings'));
+    perform gc._lock('settings');
     select s.jitter, s.strict_uploads into jitter, strict_uploads from gc.settings as s;
     select string_agg(
         format(' when event = %L then %s', d.event, gc._after_sql(d.value, jitter)), ''
@@ -180,3 +180,56 @@ $$;
 
 comment on function gc._backoff(integer) is
     'How long to wait after a failure that was preceded by so many others.';
+
+
+-- The caller's function names lock_timeout, so that what is set here ends with it.
+create function gc._limit_lock_waits()
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select set_config('lock_timeout',
+        (extract(epoch from s.lock_timeout) * 1000)::integer || 'ms', true)
+    from gc.settings as s
+$$;
+
+comment on function gc._limit_lock_waits() is
+    'Waits for a lock no longer than the setting lock_timeout says.';
+
+
+-- Settings that a session can change and that change what a statement means, or how a value is read
+-- or printed. Whoever enters here, or what is deleted by whom, must not matter: every function that
+-- can be called from outside has these (see sql/entry.sql), and what it calls inherits them.
+create function gc._pinned()
+    returns table (name text, value text)
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    values
+        ('standard_conforming_strings', 'on'), ('transform_null_equals', 'off'),
+        ('array_nulls', 'on'), ('quote_all_identifiers', 'off'),
+        ('bytea_output', 'hex'), ('xmlbinary', 'base64'), ('xmloption', 'content'),
+        ('datestyle', 'ISO, MDY'), ('intervalstyle', 'postgres'), ('timezone', 'UTC'),
+        ('extra_float_digits', '1'),
+        ('lc_monetary', 'C'), ('lc_numeric', 'C'), ('lc_time', 'C'),
+        ('gin_fuzzy_search_limit', '0'), ('jit', 'off')
+$$;
+
+comment on function gc._pinned() is
+    'The settings that every function which can be called from outside has.';
+
+
+create function gc._pinned_sql()
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('set %s = %s', p.name, case
+        when p.value ~ ',' then p.value else quote_literal(p.value) end), E'\n')
+    from gc._pinned() as p
+$$;
+
+comment on function gc._pinned_sql() is 'The same as clauses of a function that is generated.';

@@ -26,7 +26,7 @@ comment on function gc._queue_status(text) is 'What gc.status says about one rev
 
 create function gc._tombstone_status(
     name text, out waiting bigint, out claimed bigint, out failing bigint, out bytes numeric,
-    out last_error text
+    out last_error text, out held_up bigint, out held_up_by text, out overdue_since timestamptz
 )
     language sql
     stable
@@ -36,11 +36,18 @@ as $$
         count(*) filter (where c.claimed),
         count(*) filter (where t.failures > 0),
         coalesce(sum(t.size), 0),
-        (array_agg(t.last_error order by t.due_at desc) filter (where t.failures > 0))[1]
+        (array_agg(t.last_error order by t.due_at desc) filter (where t.failures > 0))[1],
+        count(*) filter (where c.held_up is not null),
+        (array_agg(c.held_up order by t.created_at) filter (where c.held_up is not null))[1],
+        min(t.due_at) filter (where t.due_at <= clock_timestamp())
     from gc.tombstones as t
     cross join lateral (
-        select t.worker is not null and t.due_at > clock_timestamp()
-    ) as c(claimed)
+        select t.worker is not null and t.due_at > clock_timestamp(), case
+            when t.wait_for > '1'
+                then format('a transaction older than %s has not ended', t.wait_for)
+            else t.held_up
+        end
+    ) as c(claimed, held_up)
     where t.collection = name
 $$;
 
@@ -54,7 +61,8 @@ create function gc.status()
         failing bigint, last_error text, tombstones_waiting bigint, tombstones_claimed bigint,
         tombstones_failing bigint, tombstones_last_error text, bytes_waiting numeric,
         deleted_today numeric, bytes_today numeric, deleted_total numeric, bytes_total numeric,
-        paused boolean, why text
+        paused boolean, why text, tombstones_held_up bigint, held_up_by text,
+        tombstones_overdue_since timestamptz
     )
     language sql
     stable
@@ -64,7 +72,7 @@ as $$
     select c.name, c.target::text, q.queued, q.due, q.overdue_since, q.failing, q.last_error,
         t.waiting, t.claimed, t.failing, t.last_error, t.bytes,
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
-        c.problem is not null, c.problem
+        c.problem is not null, c.problem, t.held_up, t.held_up_by, t.overdue_since
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t
@@ -106,8 +114,36 @@ $$;
 comment on function gc._next_review(text) is 'When the next review of a collection is due.';
 
 
--- A tombstone that cannot be handed out yet has stepped back when it was last asked for.
-create function gc.next_due()
+-- One step of the index for each store and each kind of tombstone. What waits for a transaction is
+-- asked for again in a second.
+create function gc._next_claim(prefixes text[])
+    returns timestamptz
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select least(min(d.due_at), min(w.due_at))
+    from gc._stores(prefixes) as s
+    cross join lateral (
+        select least(
+            (select t.due_at from gc.tombstones as t
+                where t.store = s and t.wait_for is null order by t.due_at limit 1),
+            (select t.due_at from gc.tombstones as t
+                where t.store = s and t.wait_for = '0' order by t.due_at limit 1),
+            (select t.due_at from gc.tombstones as t
+                where t.store = s and t.wait_for = '1' order by t.due_at limit 1))
+    ) as d(due_at)
+    left join lateral (
+        select now() + interval '1 second' from gc.tombstones as t
+        where t.store = s and t.wait_for > '1'
+        limit 1
+    ) as w(due_at) on true
+$$;
+
+comment on function gc._next_claim(text[]) is 'When the next tombstone can be claimed.';
+
+
+create function gc.next_due(prefixes text[] default null)
     returns timestamptz
     language sql
     stable
@@ -117,7 +153,7 @@ as $$
     select least(
         now() + s.max_sleep,
         (select min(gc._next_review(c.name)) from gc.collections as c where c.problem is null),
-        (select min(t.due_at) from gc.tombstones as t),
+        gc._next_claim(prefixes),
         (
             select now() from gc.collections as c
             where c.problem is null
@@ -129,7 +165,8 @@ as $$
     )
     from gc.settings as s
 $$;
-revoke all on function gc.next_due() from public;
+revoke all on function gc.next_due(text[]) from public;
 
-comment on function gc.next_due() is
-    'When there will be work: what a runner sleeps until. Never further away than max_sleep.';
+comment on function gc.next_due(text[]) is
+    'When there will be work: what a runner sleeps until. Never further away than max_sleep. With '
+    'prefixes, only objects that are under one of them count.';

@@ -477,6 +477,7 @@ if gc._strict_uploads() then
     where o.url is not null;
 end if;
 if current_setting('transaction_isolation') <> 'read committed'
+    or exists (select from gc.deleted_objects as d where d.deleted_at > now())
     or exists (
         select from (select {url} from new_rows as {alias}) as o(url)
         where (select true from gc.tombstones as d where d.url = o.url limit 1)

@@ -354,11 +354,11 @@ from (
         exists (select from {queue} as later where {later_is_q} and later.entry > q.entry),
         holds.exist and exists (
             select from gc.holds as h
-            where h.collection = {name} and h.key = {q_key_text} and h.held_until > now()
+            where h.collection = {name} and h.key = {q_key_text}
+                and h.held_until > clock_timestamp()
         )
     from {queue} as q
-    cross join (select exists (select from gc.holds as h where h.held_until > now()))
-        as holds(exist)
+    cross join (select gc._has_holds()) as holds(exist)
     where q.ctid = any (this.locked)
 ) as l(place, superseded, held);$template$,
         c.words || jsonb_build_object(
@@ -885,3 +885,33 @@ $$;
 
 comment on function gc._used_sql(gc._shape) is
     'The function gc.<name>_used: which tombstones have an object that a live row has too.';
+
+
+-- Each collection has its own, so that the right to announce an upload can be given for one.
+create function gc._entry_sql(c gc._shape, suffix text, arguments text, type text, call text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql($template$
+create or replace function gc.{function}({arguments})
+    returns {type}
+    language plpgsql
+    volatile
+    security definer
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    {pinned}
+$template$, $template$
+begin
+    return {call};
+end;$template$,
+        c.words || jsonb_build_object(
+            'function', gc._inline(quote_ident(gc._object_name(c.name, suffix))),
+            'arguments', arguments, 'type', type, 'pinned', gc._pinned_sql(),
+            'call', gc._render(call, c.words)))
+$$;
+
+comment on function gc._entry_sql(gc._shape, text, text, text, text) is
+    'A function that is called for those who may use the collection.';

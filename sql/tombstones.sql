@@ -2,14 +2,27 @@
 --
 -- A trigger on the collection writes them, in the transaction in which the row goes. A tombstone is
 -- claimed under a lease, and goes when the worker confirms, or when a row with its url is inserted.
--- Invariant: whoever inserts a row either sees its tombstone, and takes it away or is refused; or
--- is seen by the claim, which then drops the tombstone. Three things make that so:
+-- Invariant: whoever inserts a row either sees its tombstone, and keeps it from being claimed or is
+-- refused; or is seen by the claim, which then drops the tombstone. Four things make that so:
 --   * the insert's own check (gc._admit), in READ COMMITTED;
---   * where the snapshot is older, an advisory lock that the claim looks for, and the unique index
---     over claimed objects, which such an insert runs into (gc._probe);
+--   * where the snapshot is older, a slot that the claim looks for, and the constraint on claimed
+--     objects, which such an insert runs into (gc._probe);
 --   * for rows that share urls, a claim waits until every transaction has ended that may have
---     inserted a row before the tombstone could be seen (wait_for).
+--     inserted a row before the tombstone could be seen (wait_for);
+--   * objects that were deleted a short time ago are remembered: a transaction that is older than
+--     the deletion may have read their url from a row that was still there.
 -- A tombstone that is not claimed is due at due_at; one that is claimed is due again at due_at.
+
+-- The scheme and the bucket: tombstones are claimed by store.
+create function gc._store(url text)
+    returns text
+    language sql
+    immutable
+    parallel safe
+    return left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128);
+
+comment on function gc._store(text) is 'The store that an address is in: s3://bucket, file://.';
+
 
 create table gc.tombstones (
     id bigint generated always as identity
@@ -26,7 +39,14 @@ create table gc.tombstones (
     worker text,
     failures integer not null default 0,
     last_error text,
-    wait_for xid8
+    held_up text,
+    wait_for xid8,
+    store text not null generated always as (gc._store(url)) stored,
+    -- Two tombstones of one object are never both claimed. By a hash of the whole text, because it
+    -- may be longer than a btree takes.
+    constraint tombstones_one_deletion
+        exclude using hash ((url || chr(10) || coalesce(generation, '')) with =)
+        where (worker is not null)
 )
 with (
     fillfactor = 80,
@@ -34,15 +54,12 @@ with (
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
 );
-create index tombstones_due_at_idx on gc.tombstones (due_at);
+create index tombstones_due_idx on gc.tombstones (store, wait_for, due_at);
 -- Hash indexes, because a url or a key may be longer than a btree takes. Where the key makes the
 -- url, wait_for is 0 and the url is enough.
 create index tombstones_url_idx on gc.tombstones using hash (url);
 create index tombstones_key_idx on gc.tombstones using hash (key)
     where wait_for is distinct from '0';
-create unique index tombstones_one_deletion on gc.tombstones
-    (hashtextextended(url, 0), hashtextextended(coalesce(generation, ''), 0))
-    where worker is not null;
 
 comment on table gc.tombstones is 'Objects whose rows are gone and that are still to be deleted.';
 comment on column gc.tombstones.id is 'What gc.claim hands out and gc.confirm takes back.';
@@ -60,27 +77,78 @@ comment on column gc.tombstones.due_at is
 comment on column gc.tombstones.worker is 'Who has it under a lease.';
 comment on column gc.tombstones.failures is 'How often deleting the object failed.';
 comment on column gc.tombstones.last_error is 'What the store said the last time.';
+comment on column gc.tombstones.held_up is
+    'Why it was not handed out when it was last asked for; null: it was, or was never asked for.';
 comment on column gc.tombstones.wait_for is
-    'Transactions older than this must have ended before it is claimed; null: not yet known; 0: '
-    'none, because the url is made of the key and no other row can have it.';
+    'Transactions older than this must have ended before it is claimed; null: not yet known; 1: '
+    'they have; 0: none, because the url is made of the key and no other row can have it.';
+comment on column gc.tombstones.store is 'The store that the url is in.';
+
+
+-- Unlogged: a crash ends every transaction for which it is kept.
+create unlogged table gc.deleted_objects (
+    url text not null,
+    generation text,
+    deleted_at timestamptz not null default clock_timestamp(),
+    deleted_by xid8 not null default pg_current_xact_id(),
+    constraint deleted_objects_url_key exclude using hash (url with =)
+);
+create index deleted_objects_deleted_at_idx on gc.deleted_objects (deleted_at);
+
+comment on table gc.deleted_objects is
+    'Objects that were deleted a short time ago. A transaction that is older than the deletion '
+    'cannot insert a row with such a url: it may have read the url from the row that went.';
+comment on column gc.deleted_objects.url is 'The object''s address.';
+comment on column gc.deleted_objects.generation is 'Which version it was; null: any.';
+comment on column gc.deleted_objects.deleted_at is 'When a worker confirmed that it is gone.';
+comment on column gc.deleted_objects.deleted_by is 'The transaction that confirmed it.';
+
+
+-- What somebody is writing at this moment: a lock on a row of this table, until the commit. Two
+-- writers share a row; a claim sees that it is locked. Two things may have one slot: then a
+-- claim waits for an upload of something else, which does no harm.
+create table gc.upload_slots (
+    slot integer not null
+        constraint upload_slots_pkey primary key
+);
+insert into gc.upload_slots select generate_series(0, 4095);
+
+comment on table gc.upload_slots is 'Rows that are locked while a key or a url is being written.';
+comment on column gc.upload_slots.slot is 'The remainder of a hash of the key or url.';
 
 
 -- A key is a collection's own, a url is everybody's: kind is a collection's name, or url.
-create function gc._upload_lock(kind text, thing text)
+create function gc._slot(kind text, thing text)
     returns integer
     language sql
     immutable
     parallel safe
     set search_path = pg_catalog, pg_temp
-as $$ select hashtext(kind || ' ' || thing) $$;
+as $$ select hashtext(kind || ' ' || thing) & 4095 $$;
 
-comment on function gc._upload_lock(text, text) is
-    'The second half of the advisory lock that says: this key or url is being written.';
+comment on function gc._slot(text, text) is 'The slot of a key or a url.';
 
 
--- A repeatable read does not see a tombstone that is newer than its snapshot, but a unique index
--- does: PostgreSQL then ends the statement with a serialization failure, and the caller retries.
--- A claim that comes later sees the advisory lock: one for each url, or one for very many.
+-- The lock on gc.holds tells claims that there is anything to look for: see gc._return_uploads.
+create function gc._lock_slots(slots integer[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    lock table gc.holds in row exclusive mode;
+    perform from gc.upload_slots as s where s.slot = any (slots) for key share;
+end;
+$$;
+
+comment on function gc._lock_slots(integer[]) is
+    'Says, until the commit, that something of these slots is being written.';
+
+
+-- A repeatable read does not see a tombstone, a lease or a deletion that is newer than its snapshot,
+-- but a constraint does: PostgreSQL then ends the statement with a serialization failure, and the
+-- caller retries. A claim that comes later sees the slots.
 create function gc._probe(urls text[], generations text[])
     returns void
     language plpgsql
@@ -88,17 +156,15 @@ create function gc._probe(urls text[], generations text[])
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if cardinality(urls) > 100 then
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', ''));
-    else
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', u))
-        from unnest(urls) as u;
-    end if;
+    perform gc._lock_slots(array(select distinct gc._slot('url', u) from unnest(urls) as u));
     begin
         insert into gc.tombstones (collection, key, url, generation, due_at, worker)
         select distinct '', '', o.url, g.generation, 'infinity'::timestamptz, 'probe'
         from unnest(urls, generations) as o(url, generation)
         cross join lateral (values (o.generation), (null)) as g(generation)
+        on conflict do nothing;
+        insert into gc.deleted_objects (url)
+        select distinct u from unnest(urls) as u
         on conflict do nothing;
         raise 'the probe is over' using errcode = 'ZG000';
     exception
@@ -112,6 +178,125 @@ comment on function gc._probe(text[], text[]) is
     'Fails with 40001 if an object is being deleted and the snapshot is too old to see that.';
 
 
+-- Whoever has announced the upload after the deletion writes the object again.
+create function gc._require_undeleted(urls text[], generations text[])
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+declare
+    deleted text;
+begin
+    select d.url into deleted
+    from unnest(urls, generations) as o(url, generation)
+    join gc.deleted_objects as d on d.url = o.url
+        and coalesce(d.generation = o.generation, true)
+    where d.deleted_at > now()
+        and d.deleted_by is distinct from pg_current_xact_id_if_assigned()
+        and not exists (
+            select from gc.holds as h
+            where h.url = o.url and h.reason = 'upload' and h.held_at > d.deleted_at
+        )
+    limit 1;
+    if found then
+        raise 'the object of this row was deleted while the transaction was running'
+            using errcode = 'serialization_failure',
+                detail = format('%s is gone, and the row may have been copied from one that '
+                    'this transaction could still see.', deleted),
+                hint = 'Try the transaction again.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_undeleted(text[], text[]) is
+    'Raises 40001 for objects that were deleted since the transaction began.';
+
+
+-- One by one through the index, however many tombstones there are.
+create function gc._tombstones_at(urls text[], generations text[])
+    returns bigint[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+begin
+    return array(
+        select d.id
+        from unnest(urls, generations) as o(url, generation)
+        cross join lateral (
+            select t.id from gc.tombstones as t
+            where t.url = o.url and coalesce(t.generation = o.generation, true)
+            offset 0
+        ) as d
+    );
+end;
+$$;
+
+comment on function gc._tombstones_at(text[], text[]) is 'The tombstones of these objects.';
+
+
+create function gc._refuse_leased(collection text, ids bigint[])
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+declare
+    deleting gc.tombstones;
+begin
+    select t.* into deleting
+    from gc.tombstones as t
+    where t.id = any (ids) and t.worker is not null and t.due_at > clock_timestamp()
+    limit 1;
+    if found then
+        raise 'the object of this row is being deleted'
+            using errcode = 'ZG001',
+                detail = format('%s is leased to a worker until %s.', deleting.url, deleting.due_at),
+                hint = format('Call gc.begin_upload(%L, …) for this row, write the object again, '
+                    'and insert the row then.', collection);
+    end if;
+end;
+$$;
+
+comment on function gc._refuse_leased(text, bigint[]) is
+    'Raises ZG001 if a worker has one of the tombstones under a lease.';
+
+
+-- Waits for a claim that has one of them at this moment, and keeps later claims away until the
+-- commit. Two inserts share the lock, so they never wait for each other. One that is gone then was
+-- confirmed, or taken back by another insert.
+create function gc._lock_tombstones(ids bigint[], urls text[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+declare
+    locked bigint[] := array(
+        select t.id from gc.tombstones as t where t.id = any (ids) for key share
+    );
+begin
+    if not locked @> ids
+        and exists (select from gc.deleted_objects as d where d.url = any (urls))
+    then
+        raise 'the object of this row was deleted at this moment'
+            using errcode = 'serialization_failure', hint = 'Try the transaction again.';
+    end if;
+end;
+$$;
+
+comment on function gc._lock_tombstones(bigint[], text[]) is
+    'Locks tombstones; raises 40001 if one was confirmed meanwhile.';
+
+
+-- A tombstone that is this row's own, because the key makes the url, goes at once. One that others
+-- may share stays, locked: a claim drops it when it finds the row. Should the row go again before
+-- that, the longest wait counts.
 create function gc._admit(collection text, urls text[], generations text[])
     returns void
     language plpgsql
@@ -121,39 +306,52 @@ create function gc._admit(collection text, urls text[], generations text[])
 as $$
 declare
     left_behind bigint[];
-    deleting gc.tombstones;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform gc._probe(urls, generations);
     end if;
-    -- One by one through the index, however many tombstones there are.
-    left_behind := array(
-        select d.id
-        from unnest(urls, generations) as o(url, generation)
-        cross join lateral (
-            select t.id from gc.tombstones as t
-            where t.url = o.url and coalesce(t.generation = o.generation, true)
-            offset 0
-        ) as d
-    );
+    perform gc._require_undeleted(urls, generations);
+    left_behind := gc._tombstones_at(urls, generations);
     if cardinality(left_behind) = 0 then
         return;
     end if;
-
-    -- Waits for a claim that has not committed yet, and then finds its lease.
+    perform gc._refuse_leased(collection, left_behind);
+    perform gc._lock_tombstones(left_behind, urls);
     delete from gc.tombstones as t
-    where t.id = any (left_behind) and (t.worker is null or t.due_at <= clock_timestamp());
-    select t.* into deleting from gc.tombstones as t where t.id = any (left_behind) limit 1;
-    if found then
-        raise 'the object of this row is being deleted'
-            using errcode = 'ZG001',
-                detail = format('%s, which a row of "%s" left behind, is leased to %s until %s.',
-                    deleting.url, deleting.collection, deleting.worker, deleting.due_at),
-                hint = format('select gc.begin_upload(%L, %L); then upload it again and retry.',
-                    collection, deleting.key);
-    end if;
+    where t.id = any (left_behind) and t.wait_for = '0' and t.collection = _admit.collection
+        and (t.worker is null or t.due_at <= clock_timestamp());
+    perform gc._refuse_leased(collection, left_behind);
 end;
 $$;
 
 comment on function gc._admit(text, text[], text[]) is
-    'For rows that are inserted: takes back their tombstones; raises ZG001 for a claimed one.';
+    'For rows that are inserted: their tombstones are not claimed; raises ZG001 for a claimed one.';
+
+
+-- Everybody who could still see the row that went must have ended: snapshots are as old as their
+-- backend_xmin, and a transaction between two statements, which has none, is given an hour.
+create function gc._forget_deleted(batch integer)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    oldest integer := (
+        select max(age(a.backend_xmin)) from pg_stat_activity as a
+        where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+    );
+begin
+    delete from gc.deleted_objects as d
+    where d.ctid = any (array(
+        select o.ctid from gc.deleted_objects as o
+        where o.deleted_at < now() - interval '1 hour' and age(o.xmin) > coalesce(oldest, -1)
+        order by o.deleted_at
+        limit 10::bigint * batch
+        for update skip locked
+    ));
+end;
+$$;
+
+comment on function gc._forget_deleted(integer) is
+    'Forgets objects that were deleted before every transaction that is running now.';

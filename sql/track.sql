@@ -123,7 +123,7 @@ declare
     c gc.collections;
 begin
     perform gc._require_owner();
-    perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.track'));
+    perform gc._lock('track');
     perform gc._require_table(track.target);
     chosen := gc._choose_name(track.target, track.name);
     perform gc._require_undo(track.undo);
@@ -175,7 +175,7 @@ declare
     waiting bigint;
 begin
     perform gc._require_owner();
-    perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.track'));
+    perform gc._lock('track');
     perform gc._drop_functions(c.functions);
     execute format('drop table if exists gc.%I', gc._object_name(c.name, '_review_queue'));
     execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));

@@ -4,8 +4,8 @@
 -- tombstone of the key or url is handed out until the upload ends or times out. The row's insert
 -- takes the tombstone away for good; an upload that never becomes a row leaves it, and so its
 -- object is collected after all. While the caller's transaction is open the hold cannot be seen by
--- others; the advisory lock can. It is taken first; then, if there is a tombstone, claims that run
--- already are waited for: what they have leased is seen, and what begins later sees the lock.
+-- others; a locked slot can. It is taken first; then, if there is a tombstone, claims that have it
+-- are waited for: what they have leased is seen, and what begins later sees the slot.
 
 create function gc._has_holds()
     returns boolean
@@ -14,7 +14,9 @@ create function gc._has_holds()
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from gc.holds as h where h.held_until > clock_timestamp());
+    return exists (
+        select from gc.holds as h where h.held_until > (select clock_timestamp())
+    );
 end;
 $$;
 
@@ -41,8 +43,9 @@ comment on function gc._is_held(text, text, text) is
     'Whether somebody uses the row or is writing its object.';
 
 
--- The lock must not keep claims away until a commit: it goes with the subtransaction.
-create function gc._await_claims(wait interval)
+-- Whoever has a lock on a tombstone may be leasing it at this moment. It is waited for, and the lock
+-- that ends the wait goes with the subtransaction.
+create function gc._await_claims(ids bigint[], wait interval)
     returns void
     language plpgsql
     volatile
@@ -52,21 +55,21 @@ as $$
 begin
     perform set_config('lock_timeout',
         greatest(extract(epoch from wait) * 1000, 1)::integer || 'ms', true);
-    perform pg_advisory_xact_lock(gc._lock_class(), gc._claim_lock());
+    perform from gc.tombstones as t where t.id = any (ids) order by t.id for share;
     raise 'the wait is over' using errcode = 'ZG000';
 exception
     when sqlstate 'ZG000' then
         null;
     when lock_not_available then
-        raise 'a worker is claiming objects and has not committed'
+        raise 'somebody is claiming the object, or takes it back, and has not committed'
             using errcode = 'ZG001',
                 detail = format('Waited for %s.', wait),
                 hint = 'Try again in a few seconds.';
 end;
 $$;
 
-comment on function gc._await_claims(interval) is
-    'Waits until every gc.claim that runs now has ended; raises ZG001 when that takes too long.';
+comment on function gc._await_claims(bigint[], interval) is
+    'Waits until nobody has a lock on the tombstones; raises ZG001 when that takes too long.';
 
 
 create function gc._url_of(c gc.collections, key text)
@@ -115,17 +118,17 @@ create function gc._await_deletion(collection text, key text, urls text[], wait 
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
 as $$
 declare
     give_up timestamptz := clock_timestamp() + wait;
     left_behind bigint[];
-    deleting gc.tombstones;
+    leased_until timestamptz;
 begin
     loop
-        left_behind := gc._tombstones_of(_await_deletion.collection, _await_deletion.key, urls);
+        left_behind := gc._tombstones_of(collection, key, urls);
         exit when cardinality(left_behind) = 0;
-        select t.* into deleting
+        perform gc._await_claims(left_behind, give_up - clock_timestamp());
+        select t.due_at into leased_until
         from gc.tombstones as t
         where t.id = any (left_behind) and t.worker is not null and t.due_at > clock_timestamp()
         limit 1;
@@ -133,8 +136,7 @@ begin
         if clock_timestamp() >= give_up then
             raise 'the object is being deleted'
                 using errcode = 'ZG001',
-                    detail = format('%s is leased to %s until %s.',
-                        deleting.url, deleting.worker, deleting.due_at),
+                    detail = format('It is leased to a worker until %s.', leased_until),
                     hint = format('Try again in a few seconds: select gc.begin_upload(%L, %L);',
                         collection, key);
         end if;
@@ -147,14 +149,14 @@ comment on function gc._await_deletion(text, text, text[], interval) is
     'Waits until no worker has the object under a lease; raises ZG001 when that takes too long.';
 
 
-create function gc.begin_upload(
-    name text, key text, url text default null, wait interval default '5 seconds',
-    timeout interval default null, upload text default null
+-- Order: the slots, the hold, and only then the tombstones. What has no tombstone yet, no claim that
+-- runs can have leased; a later one sees the slots, or the hold.
+create function gc._begin_upload(
+    name text, key text, url text, wait interval, timeout interval, upload text
 )
     returns timestamptz
     language plpgsql
     volatile
-    security definer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -171,26 +173,17 @@ begin
         perform gc._require_positive('wait', wait);
     end if;
 
-    perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock(c.name, canonical));
-    if object is not null then
-        perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._upload_lock('url', object));
-    end if;
-    -- What has no tombstone yet, no claim that runs can have leased; a later one sees the lock.
-    if cardinality(gc._tombstones_of(c.name, canonical, array[object, own_url])) > 0 then
-        perform gc._await_claims(wait);
-    end if;
+    perform gc._lock_slots(array_remove(
+        array[gc._slot(c.name, canonical), gc._slot('url', object)], null));
     insert into gc.holds (collection, key, url, reason, upload, held_until)
     values (c.name, canonical, object, 'upload', upload, until);
     perform gc._await_deletion(c.name, canonical, array[object, own_url], wait);
     return until;
 end;
 $$;
-revoke all on function gc.begin_upload(text, text, text, interval, interval, text) from public;
 
-comment on function gc.begin_upload(text, text, text, interval, interval, text) is
-    'Says that an object is about to be written. Waits for one that is being deleted. Returns when '
-    'the hold ends by itself. Where rows share objects, tell the url too. Where several may upload '
-    'one object at a time, give each upload a name.';
+comment on function gc._begin_upload(text, text, text, interval, interval, text) is
+    'What gc.begin_upload does.';
 
 
 -- Exactly the upload of that name; of those without one the oldest that nobody is ending: each of
@@ -200,7 +193,6 @@ create function gc._take_upload(collection text, key text, upload text)
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
 as $$
 begin
     if upload is not null then
@@ -229,19 +221,16 @@ comment on function gc._take_upload(text, text, text) is
     'Deletes the hold of an upload, and returns it, whether it is in time or not.';
 
 
-create function gc.end_upload(name text, key text, upload text default null)
+create function gc._end_upload(name text, key text, upload text)
     returns boolean
     language plpgsql
     volatile
-    security definer
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
 as $$
 declare
     c gc.collections := gc._collection(name);
     canonical text := gc._canonical_key(c, key);
     ended gc.holds;
-    left_behind bigint[];
 begin
     select h.* into ended
     from gc._take_upload(c.name, canonical, upload) as h
@@ -251,19 +240,88 @@ begin
         return false;
     end if;
     -- Some insert the row only after this: its tombstone waits as long as an upload may take.
-    left_behind := gc._tombstones_of(
-        c.name, canonical, array[ended.url, gc._url_of(c, canonical)]);
-    if cardinality(left_behind) > 0 then
-        update gc.tombstones as t
-        set due_at = greatest(t.due_at, clock_timestamp() + s.upload_timeout)
-        from gc.settings as s
-        where t.id = any (array(
-            select o.id from gc.tombstones as o
-            where o.id = any (left_behind) and o.worker is null
-            for update skip locked
-        ));
-    end if;
+    update gc.tombstones as t
+    set due_at = greatest(t.due_at, clock_timestamp() + s.upload_timeout)
+    from gc.settings as s
+    where t.id = any (array(
+        select o.id from gc.tombstones as o
+        where o.worker is null and o.id = any (gc._tombstones_of(
+            c.name, canonical, array[ended.url, gc._url_of(c, canonical)]))
+        for update skip locked
+    ));
     return true;
+end;
+$$;
+
+comment on function gc._end_upload(text, text, text) is 'What gc.end_upload does.';
+
+
+-- The right to announce an upload is that to call the collection's own function, which gc.track has
+-- made: nobody can hold, or ask for, rows of a collection that is not theirs.
+create function gc._own_function(name text, suffix text)
+    returns regproc
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    own regproc := to_regproc(format('gc.%I', gc._object_name(coalesce(name, ''), suffix)));
+begin
+    if own is null or coalesce(name, '') = '' then
+        raise 'there is no collection "%"', name
+            using errcode = 'undefined_object',
+                detail = 'Only gc.track makes one.',
+                hint = 'select * from gc.track(''schema.table'');';
+    elsif not has_function_privilege(own, 'execute') then
+        raise '% may not announce uploads of "%"', current_user, name
+            using errcode = 'insufficient_privilege',
+                hint = format('select gc.grant_uploader(%L, array[%L]);', current_user, name);
+    end if;
+    return own;
+end;
+$$;
+
+comment on function gc._own_function(text, text) is
+    'The function that a collection has for its users; raises if the caller may not use it.';
+
+
+create function gc.begin_upload(
+    name text, key text, url text default null, wait interval default '5 seconds',
+    timeout interval default null, upload text default null
+)
+    returns timestamptz
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    until timestamptz;
+begin
+    execute format('select %s($1, $2, $3, $4, $5)', gc._own_function(name, '_begin_upload'))
+    into until using key, url, wait, timeout, upload;
+    return until;
+end;
+$$;
+revoke all on function gc.begin_upload(text, text, text, interval, interval, text) from public;
+
+comment on function gc.begin_upload(text, text, text, interval, interval, text) is
+    'Says that an object is about to be written. Waits for one that is being deleted. Returns when '
+    'the hold ends by itself. Where rows share objects, tell the url too. Where several may upload '
+    'one object at a time, give each upload a name.';
+
+
+create function gc.end_upload(name text, key text, upload text default null)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    ended boolean;
+begin
+    execute format('select %s($1, $2)', gc._own_function(name, '_end_upload'))
+    into ended using key, upload;
+    return ended;
 end;
 $$;
 revoke all on function gc.end_upload(text, text, text) from public;
@@ -271,6 +329,25 @@ revoke all on function gc.end_upload(text, text, text) from public;
 comment on function gc.end_upload(text, text, text) is
     'Ends an upload of the key that gc.begin_upload announced: the one of that name, or the oldest '
     'without one. False if there is none, or if it has timed out.';
+
+
+create function gc.keep_alive(name text, key text)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    alive boolean;
+begin
+    execute format('select %s($1)', gc._own_function(name, '_keep_alive')) into alive using key;
+    return alive;
+end;
+$$;
+revoke all on function gc.keep_alive(text, text) from public;
+
+comment on function gc.keep_alive(text, text) is
+    'Whether the row exists; if so, it is not collected for a while (gc.settings.keep_alive).';
 
 
 create function gc._require_uploads(collection text, keys text[], urls text[])

@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(45);
+select plan(46);
 
 -- Something generated, so that the rules are asked of generated code too.
 create schema app;
@@ -98,14 +98,24 @@ select is_empty(
     'PUBLIC may not even use the schema');
 select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
-    array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', 'begin_upload',
-        'end_upload', 'keep_alive', '_fold_settings'],
+    array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
     $$select proname::text from gc_function
-        where not of_extension and prorettype = 'trigger'::regtype$$,
-    'of what is generated exactly the trigger functions act with the rights of the owner');
+        where not of_extension and (prorettype = 'trigger'::regtype
+            or proname ~ '_(begin_upload|end_upload|keep_alive)$')$$,
+    'of what is generated, exactly triggers and what an uploader may call act as the owner');
+select is_empty(
+    $$select f.oid::regprocedure, p.name from gc_function as f
+        cross join gc._pinned() as p
+        where (f.of_extension and f.proname !~ '^_' or f.prosecdef)
+            and f.prorettype <> 'trigger'::regtype
+            and f.proname not in ('version', 'review_after')
+            and not exists (
+                select from unnest(f.proconfig) as s where s ilike p.name || '=%'
+            )$$,
+    'every function that can be called from outside has all pinned settings');
 select is_empty(
     $$select oid::regprocedure from gc_function
         where proowner <> (select nspowner from pg_namespace where nspname = 'gc')$$,
@@ -117,7 +127,7 @@ select is_empty(
         where connamespace = 'gc'::regnamespace
             and (conname ~ '_(check|fkey|excl)\d*$' or (contype in ('p', 'u')
                 and conname !~ '^(settings|review_after_defaults|collections|deletion_log|holds)_'
-                and conname !~ '^(tombstones|scan_requests|totals)_'))$$,
+                and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k

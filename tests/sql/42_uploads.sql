@@ -1,7 +1,7 @@
 -- Uploads: an object that is written again while its old row is on the way out, and keep_alive.
 begin;
 set local client_min_messages = error;
-select plan(94);
+select plan(95);
 
 create schema app;
 create table app.file (id bigint primary key, path text);
@@ -77,7 +77,7 @@ $$;
 select pg_temp.bury(1);
 select lives_ok($$insert into app.file values (1, '')$$,
     'before the claim, a row whose object is on the way out is accepted');
-select is_empty('select id from gc.tombstones', 'and takes the tombstone back');
+select is_empty('select pg_temp.claimed()', 'and its object is not handed out');
 select is_empty('select pg_temp.claimed()', 'so that its object is never handed out');
 select pg_temp.bury(1, 2);
 select results_eq('select pg_temp.claimed()', array['s3://bucket/1', 's3://bucket/2'],
@@ -88,10 +88,9 @@ select * from pg_temp.error_of($$insert into app.file values (3, ''), (1, ''), (
 select is((select state from refused), 'ZG001',
     'a row whose object is being deleted is refused with ZG001');
 select matches((select detail from refused),
-    '^s3://bucket/1, .*"file" left behind, is leased to worker until ',
-    'the detail names the object, the collection and the worker');
-select is((select hint from refused),
-    $$select gc.begin_upload('file', '1'); then upload it again and retry.$$,
+    '^s3://bucket/1 is leased to a worker until ',
+    'the detail names the object, which the caller has written, and nothing of anybody else');
+select matches((select hint from refused), $$gc.begin_upload\('file', …\) .* write .* insert$$,
     'the hint is the next command');
 select is_empty('select id from app.file', 'no row of the refused statement is there');
 select set_eq('table gc.tombstones', 'table before', 'the refusal changes no tombstone');
@@ -110,7 +109,8 @@ select lives_ok($$insert into app.file values (1, '')$$,
 select pg_temp.end_leases();
 select lives_ok($$insert into app.file values (2, '')$$,
     'when the lease is over, the row is accepted');
-select is_empty($$select id from gc.tombstones where key = '2'$$, 'and takes the tombstone back');
+select is_empty($$select u from pg_temp.claimed() as u where u = 's3://bucket/2'$$,
+    'and its object is not handed out');
 select is(gc.confirm('worker', array(select id from before)), 0,
     'the worker that was too late changes nothing');
 select results_eq(
@@ -176,7 +176,8 @@ select count(*) from gc.begin_upload('file', '20') \g /dev/null
 select results_eq('select pg_temp.claimed()', array['s3://bucket/21'],
     'an object whose upload was announced is not handed out');
 select lives_ok($$insert into app.file values (20, '')$$, 'its row is accepted');
-select is_empty($$select id from gc.tombstones where key = '20'$$, 'and takes the tombstone back');
+select is_empty($$select u from pg_temp.claimed() as u where u = 's3://bucket/20'$$,
+    'and its object is not handed out');
 select pg_temp.bury(22);
 select count(*) from gc.begin_upload('file', '22') \g /dev/null
 select is_empty('select pg_temp.claimed()', 'while the upload runs its object is not handed out');
@@ -204,8 +205,8 @@ select * from pg_temp.error_of($$select gc.begin_upload('file', '30', wait => '0
 insert into times values (clock_timestamp());
 select is((select state from refused), 'ZG001',
     'begin_upload of an object that is being deleted fails with ZG001');
-select matches((select detail from refused), '^s3://bucket/30 is leased to worker until ',
-    'the detail names the object and the worker');
+select matches((select detail from refused), '^It is leased to a worker until ',
+    'the detail says until when');
 select is((select hint from refused),
     $$Try again in a few seconds: select gc.begin_upload('file', '30');$$,
     'the hint is the next command');
@@ -314,9 +315,13 @@ select is_empty('select id from gc.holds', 'and then holds nothing');
 update gc.settings set keep_alive = '3 hours';
 insert into app.file values (60, ''), (61, '');
 select is(gc.keep_alive('file', '60'), true, 'keep_alive tells that a row exists');
-select results_eq('select collection, key, reason, held_until from gc.holds',
-    $$values ('file', '60', 'keep_alive', now() + interval '3 hours')$$,
+select results_eq(
+    $$select collection, key, reason,
+        held_until - clock_timestamp() between interval '2:59' and interval '3:00' from gc.holds$$,
+    $$values ('file', '60', 'keep_alive', true)$$,
     'and holds it for as long as the settings say');
+select cmp_ok((select held_until from gc.holds), '>', now() + interval '3 hours',
+    'counted from now, and not from the beginning of the transaction');
 select results_eq(
     $$select reviewed, kept, deleted, busy from gc.review() where collection = 'file'$$,
     'values (2, 0, 1, 1)', 'a review puts a row off that is kept alive, and deletes the other');

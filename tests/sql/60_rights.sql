@@ -117,7 +117,9 @@ select is_empty(
     $$select pg_temp.may_touch('rights_viewer', 'insert, update, delete, truncate, trigger')$$,
     'a viewer writes none');
 select set_eq($$select pg_temp.may_call('rights_uploader')$$,
-    array['begin_upload', 'end_upload', 'keep_alive'],
+    array['begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name',
+        'file_begin_upload', 'file_end_upload', 'file_keep_alive',
+        'plain_begin_upload', 'plain_end_upload', 'plain_keep_alive'],
     'an uploader may call exactly what an upload needs');
 select is_empty($$select pg_temp.may_touch('rights_uploader', 'select, insert, update, delete')$$,
     'an uploader has no right on any table');

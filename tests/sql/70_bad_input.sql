@@ -1,7 +1,7 @@
 -- Bad input: a clear error with SQLSTATE, detail and a hint that is the next action; no change.
 begin;
 set local client_min_messages = error;
-select plan(108);
+select plan(110);
 
 create schema app;
 create table app.file (id bigint primary key, path text, bytes bigint, at timestamptz);
@@ -192,8 +192,12 @@ select pg_temp.refuses(c, '42704', 'Collections: blob, file, pair', $$gc.track\(
     format('an unknown collection is refused: %s', c))
 from unnest(array[
     $$select gc.untrack('files')$$, $$select gc.untrack(null)$$, $$select gc.scan('File')$$,
+    $$select gc.grant_uploader('postgres', '{File}')$$]) as c;
+select pg_temp.refuses(c, '42704', 'Only gc.track makes one', $$gc.track\('schema.table'\)$$,
+    format('an unknown collection is refused: %s', c))
+from unnest(array[
     $$select gc.keep_alive('app.file', '1')$$, $$select gc.begin_upload('', '1')$$,
-    $$select gc.end_upload('x', '1')$$]) as c;
+    $$select gc.end_upload(null, '1')$$, $$select gc.end_upload('x', '1')$$]) as c;
 select pg_temp.refuses(
     format('select gc.%s(%L, %L)', t.called, t.collection, t.key), '22P02', t.detail, t.hint,
     format('a key that does not parse is refused: %s(%L, %L)', t.called, t.collection, t.key))

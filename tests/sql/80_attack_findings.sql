@@ -383,8 +383,8 @@ select is(pg_temp.handed_out(), '{gs://v/by-hand}',
     'an expired lease and a later tombstone are one deletion');
 select is_empty('table gc.tombstones', 'and the later one is dropped');
 select pg_temp.bury(null, '1 hour', null), pg_temp.bury('x', '-1 hour', null);
-select is(pg_temp.handed_out(), '{gs://v/by-hand}',
-    'an expired lease is handed out although an earlier tombstone is not due');
+select is(pg_temp.handed_out(), '{}',
+    'an expired lease is not handed out before a tombstone of the same object is due');
 delete from gc.tombstones;
 select gc.untrack('version');
 

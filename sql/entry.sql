@@ -1,0 +1,40 @@
+-- Entry points: what can be called from outside, and under which settings it runs.
+--
+-- One list for all of them, so that none is forgotten (a test compares). What looks up a few rows
+-- goes by indexes as well: there is nothing to do most of the time, and a plan that is made then
+-- would read whole tables in busy times, as long as the session lasts.
+
+create function gc._pin(signature regprocedure, by_index boolean)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    clause text;
+begin
+    for clause in
+        select regexp_split_to_table(gc._pinned_sql(), E'\n')
+        union all
+        select 'set enable_seqscan = off' where by_index
+    loop
+        execute format('alter function %s %s', signature, clause);
+    end loop;
+end;
+$$;
+revoke all on function gc._pin(regprocedure, boolean) from public;
+
+comment on function gc._pin(regprocedure, boolean) is
+    'Gives a function the settings of an entry point.';
+
+do $$
+begin
+    perform gc._pin(f.oid, f.proname = any (array[
+        'review', 'scan', 'claim', 'confirm', 'fail', 'release', 'next_due'
+    ]))
+    from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace and f.prokind = 'f'
+        and (f.proname not like '\_%' or f.prosecdef)
+        and f.proname not in ('version', 'review_after');
+end;
+$$;
