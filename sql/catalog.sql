@@ -257,12 +257,15 @@ create function gc._typed(relation regclass, columns name[])
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select array_agg(a.attname || ' ' || format_type(a.atttypid, null) order by a.attname)
+    select array_agg(format('%s %s.%s', a.attname, n.nspname, t.typname) order by a.attname)
     from pg_attribute as a
+    join pg_type as t on t.oid = a.atttypid
+    join pg_namespace as n on n.oid = t.typnamespace
     where a.attrelid = relation and a.attname = any (columns) and not a.attisdropped
 $$;
 
-comment on function gc._typed(regclass, name[]) is 'Columns with their types, as text.';
+comment on function gc._typed(regclass, name[]) is
+    'Columns with their types, as text that no setting of a session changes.';
 
 
 -- Not immutable at all, but said to be: PostgreSQL then asks it when it plans a statement, and not
@@ -276,8 +279,10 @@ create function gc._has_columns(relation text, columns text[])
 as $$
 begin
     return columns <@ array(
-        select a.attname || ' ' || format_type(a.atttypid, null)
+        select format('%s %s.%s', a.attname, n.nspname, t.typname)
         from pg_attribute as a
+        join pg_type as t on t.oid = a.atttypid
+        join pg_namespace as n on n.oid = t.typnamespace
         where a.attrelid = to_regclass(relation) and a.attnum > 0 and not a.attisdropped
     );
 end;

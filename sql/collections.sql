@@ -28,6 +28,7 @@ create table gc.collections (
     fingerprint text,
     scanning boolean not null default false,
     scan_cursor text,
+    scan_error text,
     problem text,
     problem_since timestamptz,
     tracked_at timestamptz not null default now()
@@ -63,9 +64,21 @@ comment on column gc.collections.proof is
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
 comment on column gc.collections.scanning is 'A scan that reviews carry on by themselves.';
 comment on column gc.collections.scan_cursor is 'The key up to which a scan has come.';
+comment on column gc.collections.scan_error is
+    'Why the last step of such a scan failed; null: it did not.';
 comment on column gc.collections.problem is 'Why nothing of it is reviewed; null: all is well.';
 comment on column gc.collections.problem_since is 'Since when nothing is reviewed.';
 comment on column gc.collections.tracked_at is 'When gc.track was first called.';
+
+
+-- One row.
+create table gc.turns (
+    first_name text not null
+);
+insert into gc.turns values ('');
+
+comment on table gc.turns is 'With which collection the next review begins.';
+comment on column gc.turns.first_name is 'The first that the last review had no time for.';
 
 
 -- Append-only, for a trigger writes it: a TRUNCATE that nobody could follow row by row.

@@ -34,7 +34,7 @@ begin
     ]))
     from pg_proc as f
     where f.pronamespace = 'gc'::regnamespace and f.prokind = 'f'
-        and (f.proname not like '\_%' or f.prosecdef)
+        and (f.proname not like '\_%' or f.prosecdef or f.proname = '_address')
         and f.proname not in ('version', 'review_after');
 end;
 $$;

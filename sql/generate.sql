@@ -180,19 +180,22 @@ create function gc._own_triggers(c gc._shape)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select c.target, w.suffix, w.timing, w.tables, c.columns, null::name[], true, w.body
+    select c.target, w.suffix, w.timing, w.tables, c.columns, null::name[], true, w.body,
+        case when c.url is not null then w.otherwise end
     from (values
         ('_after_insert', 'after insert', 'referencing new table as new_rows',
-            gc._after_insert_sql(c)),
+            gc._after_insert_sql(c), gc._admit_changed_sql(c)),
         ('_after_update', 'after update',
-            'referencing old table as old_rows new table as new_rows', gc._after_update_sql(c)),
+            'referencing old table as old_rows new table as new_rows', gc._after_update_sql(c),
+            gc._kept_whole_sql(c, 'old_rows') || E';\n' || gc._admit_changed_sql(c)),
         ('_after_delete', 'after delete', 'referencing old table as old_rows',
             concat_ws(E'\n', case when c.url is not null then gc._after_delete_sql(c) end,
-                gc._forget_links_sql(c, 'old_rows'))),
+                gc._forget_links_sql(c, 'old_rows')), gc._kept_whole_sql(c, 'old_rows') || ';'),
         ('_before_truncate', 'before truncate', '',
             concat_ws(E'\n', case when c.url is not null then gc._before_truncate_sql(c) end,
-                gc._truncated_sql(gc._forget_links_sql(c, chr(2)))))
-    ) as w(suffix, timing, tables, body)
+                gc._truncated_sql(gc._forget_links_sql(c, chr(2)))),
+            gc._truncated_sql(gc._kept_whole_sql(c, chr(2))))
+    ) as w(suffix, timing, tables, body, otherwise)
     where w.body <> ''
 $$;
 
@@ -209,7 +212,7 @@ as $$
     select r.relation,
         format('_%s_%s_%s', o.timing, gc._short_name(c, r.relation), o.operation),
         o.timing || ' ' || o.operation, o.tables, r.columns || l.columns, r.target_columns,
-        r.target_columns is not null or l.links is not null, b.body
+        r.target_columns is not null or l.links is not null, b.body, null
     from (
         select f.referencing, array_agg(distinct u.name),
             array_agg(distinct u.target) filter (where gc._needs_target(f))
@@ -389,10 +392,14 @@ as $$
     select array[
         gc._make_function(gc._object_name(c.name, '_key_text'), gc._key_text_sql(c)),
         gc._make_function(gc._object_name(c.name, '_lock'), gc._lock_sql(c)),
-        gc._make_function(gc._object_name(c.name, '_scan'), gc._scan_sql(c))
+        gc._make_function(gc._object_name(c.name, '_scan'), gc._scan_sql(c)),
+        gc._make_function(gc._object_name(c.name, '_back_off'), gc._back_off_sql(c))
     ] || case
         when c.url is null then '{}'
-        else array[gc._make_function(gc._object_name(c.name, '_used'), gc._used_sql(c))]
+        else array[
+            gc._make_function(gc._object_name(c.name, '_used'), gc._used_sql(c)),
+            gc._make_function(gc._object_name(c.name, '_read'), gc._read_sql(c))
+        ]
     end || case
         when c.url is null or c.shared then '{}'
         else array[gc._make_function(gc._object_name(c.name, '_url'), gc._url_sql(c))]

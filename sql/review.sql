@@ -26,8 +26,6 @@ comment on function gc._due(text, boolean, integer) is
     'Locks entries of a queue that are due: those that failed before, or those that did not.';
 
 
--- Counted from now: what was overdue for days is not due again at once. Earlier entries of the key
--- know of earlier failures.
 create function gc._back_off(name text, entries tid[], error text)
     returns integer
     language plpgsql
@@ -37,16 +35,8 @@ as $$
 declare
     changed integer;
 begin
-    execute gc._render(
-        'update {queue} as q '
-        'set review_after = now() + gc._backoff(f.failures), review_count = f.failures + 1, '
-        'last_error = $2 '
-        'from (select q.ctid, max(later.review_count) '
-        'from {queue} as q join {queue} as later on {later_is_q} '
-        'where q.ctid = any ($1) group by q.ctid) as f(place, failures) '
-        'where q.ctid = f.place', (gc._shape(gc._collection(name))).words)
-    using entries, error;
-    get diagnostics changed = row_count;
+    execute format('select gc.%I($1, $2)', gc._object_name(name, '_back_off'))
+    into changed using entries, error;
     return changed;
 end;
 $$;
@@ -55,25 +45,48 @@ comment on function gc._back_off(text, tid[], text) is
     'Puts failed reviews off, longer each time, and keeps the error.';
 
 
-create function gc._review_batch(
-    name text, batch integer, entries tid[], room integer,
-    out reviewed integer, out kept integer, out deleted integer, out busy integer,
-    out bytes bigint, out touched integer
-)
+create type gc._review_result as (
+    reviewed integer, kept integer, deleted integer, busy integer, failed integer, bytes bigint,
+    touched integer
+);
+
+comment on type gc._review_result is 'What a review did; "touched" counts owned rows too.';
+
+
+create function gc._add(a gc._review_result, b gc._review_result)
+    returns gc._review_result
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (
+        a.reviewed + b.reviewed, a.kept + b.kept, a.deleted + b.deleted, a.busy + b.busy,
+        a.failed + b.failed, a.bytes + b.bytes, a.touched + b.touched
+    )::gc._review_result
+$$;
+
+comment on function gc._add(gc._review_result, gc._review_result) is 'Two results as one.';
+
+
+create function gc._review_batch(name text, batch integer, entries tid[], room integer)
+    returns gc._review_result
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    r gc._review_result;
 begin
     execute format(
-        'select reviewed, kept, deleted, busy, bytes, touched from gc.%I($1, $2, $3)',
+        'select reviewed, kept, deleted, busy, 0, bytes, touched from gc.%I($1, $2, $3, true)',
         gc._object_name(name, '_review'))
-    into reviewed, kept, deleted, busy, bytes, touched using batch, entries, room;
+    into r using batch, entries, room;
     -- What a deferred constraint has to say, it says now, while one row can still be told apart.
     set constraints all immediate;
-    if deleted > 0 then
-        insert into gc.totals (collection, rows) values (name, deleted);
+    if r.deleted > 0 then
+        insert into gc.totals (collection, rows) values (name, r.deleted);
     end if;
+    return r;
 end;
 $$;
 
@@ -81,44 +94,51 @@ comment on function gc._review_batch(text, integer, tid[], integer) is
     'Calls the review function of a collection, and adds up what it deleted.';
 
 
--- Entries are taken one after the other, because reviewing one may move another.
-create function gc._review_singly(
-    name text, batch integer, refused boolean, room integer, until timestamptz,
-    out reviewed integer, out kept integer, out deleted integer, out busy integer,
-    out failed integer, out bytes bigint, out touched integer
+-- What raises is tried again in halves, until the one entry is found that does: that is put off,
+-- and the others go on. Each part is taken anew, because reviewing one entry may move another. A
+-- lock that could not be obtained twice is not waited for again.
+create function gc._review_in_parts(
+    name text, batch integer, refused boolean, room integer, until timestamptz
 )
+    returns gc._review_result
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    total gc._review_result := (0, 0, 0, 0, 0, 0, 0);
+    r gc._review_result;
+    part integer := case when refused then 1 else (batch + 1) / 2 end;
+    locked_out integer := 0;
     entries tid[];
-    r record;
 begin
-    select 0, 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, failed, bytes, touched;
-    for i in 1 .. batch loop
-        entries := gc._due(name, refused, 1);
-        exit when cardinality(entries) = 0 or clock_timestamp() > until or touched >= room;
+    for attempt in 1 .. 2 * batch + 20 loop
+        exit when total.reviewed >= batch or total.touched >= room or locked_out > 1
+            or clock_timestamp() > until;
+        entries := gc._due(name, refused, least(part, batch - total.reviewed));
+        exit when cardinality(entries) = 0;
         begin
-            select b.* into r from gc._review_batch(name, 1, entries, room - touched) as b;
-            kept := kept + r.kept;
-            deleted := deleted + r.deleted;
-            busy := busy + r.busy;
-            bytes := bytes + r.bytes;
-            touched := touched + r.touched;
-            reviewed := reviewed + r.reviewed;
+            r := gc._review_batch(name, part, entries, room - total.touched);
+            total := gc._add(total, r);
+            part := part * 2;
         exception
             when query_canceled or others then
-                failed := failed + gc._back_off(name, entries, sqlerrm);
+                locked_out := locked_out + (sqlstate = '55P03')::integer;
+                if part = 1 or sqlstate = '57014' then
+                    r := (0, 0, 0, 0, gc._back_off(name, entries, sqlerrm), 0, 0);
+                    r.reviewed := r.failed;
+                    total := gc._add(total, r);
+                end if;
                 exit when sqlstate = '57014';
+                part := greatest(part / 2, 1);
         end;
     end loop;
-    reviewed := reviewed + failed;
+    return total;
 end;
 $$;
 
-comment on function gc._review_singly(text, integer, boolean, integer, timestamptz) is
-    'Reviews entries one by one; one that raises is put off, and the others go on. With refused, '
+comment on function gc._review_in_parts(text, integer, boolean, integer, timestamptz) is
+    'Reviews what may raise; one entry that does is put off, and the others go on. With refused, '
     'those that have failed before; without, those that have not.';
 
 
@@ -148,51 +168,121 @@ comment on function gc._note_problem(text, text) is
     'Notes why a collection is not reviewed, or with null that it is again.';
 
 
-create function gc._review_collection(
-    name text, batch integer, room integer, until timestamptz,
-    out reviewed integer, out kept integer, out deleted integer, out busy integer,
-    out failed integer, out bytes bigint, out touched integer
-)
+-- Rows that a trigger could not work out: now the code fits the table again.
+create function gc._read_rows(name text, batch integer)
+    returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    raised boolean := false;
-    r record;
+    reader name := gc._object_name(name, '_read');
+    due bigint[] := array(
+        select u.id from gc.unread_rows as u
+        where u.collection = name and u.due_at <= now()
+        order by u.due_at
+        limit batch
+        for update skip locked
+    );
+    one bigint;
 begin
-    select 0, 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, failed, bytes, touched;
+    if cardinality(due) = 0 then
+        return;
+    end if;
     begin
-        select b.reviewed, b.kept, b.deleted, b.busy, b.bytes, b.touched
-        into reviewed, kept, deleted, busy, bytes, touched
-        from gc._review_batch(name, batch, null, room) as b;
-        perform gc._note_problem(name, null);
+        execute format('select gc.%I($1, false)', reader) using due;
+        return;
     exception
-        when sqlstate 'ZG003' then
-            perform gc._note_problem(name, sqlerrm);
-            return;
-        when query_canceled then
-            failed := gc._back_off(name, gc._due(name, false, batch), sqlerrm);
-            reviewed := failed;
-            return;
         when others then
-            raised := true;
-            select 0, 0, 0, 0, 0, 0 into reviewed, kept, deleted, busy, bytes, touched;
+            null;
     end;
-    for r in
-        select s.*
-        from unnest(case when raised then array[false, true] else array[true] end) as o(refused)
-        cross join lateral gc._review_singly(name, batch, o.refused, room - touched, until) as s
-    loop
-        kept := kept + r.kept;
-        deleted := deleted + r.deleted;
-        busy := busy + r.busy;
-        failed := failed + r.failed;
-        bytes := bytes + r.bytes;
-        touched := touched + r.touched;
-        reviewed := reviewed + r.reviewed;
+    foreach one in array due loop
+        begin
+            execute format('select gc.%I($1, true)', reader) using array[one];
+        exception
+            when others then
+                update gc.unread_rows as u
+                set due_at = now() + gc._backoff(u.failures), failures = u.failures + 1,
+                    last_error = sqlerrm
+                where u.id = one;
+        end;
     end loop;
+end;
+$$;
+
+comment on function gc._read_rows(text, integer) is
+    'Writes the tombstones of rows that were kept whole; what still cannot be told comes again.';
+
+
+-- What goes wrong in either is noted, and costs the collection nothing else.
+create function gc._catch_up(name text, batch integer)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._read_rows(name, batch);
     perform gc._scan_if_requested(name, batch);
+exception
+    when query_canceled or others then
+        perform from gc.collections as c where c.name = _catch_up.name for update skip locked;
+        if found then
+            update gc.collections as c set scan_error = sqlerrm where c.name = _catch_up.name;
+        end if;
+end;
+$$;
+
+comment on function gc._catch_up(text, integer) is
+    'Works out what triggers have missed.';
+
+
+-- The lock comes first, outside of everything that may be undone, and is kept to the end.
+create function gc._is_reviewable(name text)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._is_current(name, (gc._collection(name)).fingerprint);
+    perform gc._note_problem(name, null);
+    return true;
+exception
+    when query_canceled or others then
+        perform gc._note_problem(name, sqlerrm);
+        return false;
+end;
+$$;
+
+comment on function gc._is_reviewable(text) is
+    'Locks a collection for a review and makes its code fit; false, with a note, if it cannot be.';
+
+
+create function gc._review_collection(name text, batch integer, room integer, until timestamptz)
+    returns gc._review_result
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    nothing gc._review_result := (0, 0, 0, 0, 0, 0, 0);
+    r gc._review_result := nothing;
+begin
+    if not gc._is_reviewable(name) then
+        return r;
+    end if;
+    begin
+        r := gc._review_batch(name, batch, null, room);
+    exception
+        when query_canceled or others then
+            r := gc._review_in_parts(name, batch, false, room, until);
+    end;
+    -- What has failed before is looked at one by one, a few in each review.
+    r := gc._add(r, gc._review_in_parts(name, least(batch, 100), true,
+        room - r.touched, least(until, clock_timestamp() + interval '10 seconds')));
+    perform gc._catch_up(name, batch);
+    return r;
 end;
 $$;
 
@@ -200,7 +290,43 @@ comment on function gc._review_collection(text, integer, integer, timestamptz) i
     'Reviews a batch of one collection, whatever happens in it.';
 
 
--- lock_timeout is named here so that what is set inside ends with the function.
+create function gc._in_turn()
+    returns text[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(array_agg(c.name order by c.name < t.first_name, c.name), '{}')
+    from gc.collections as c
+    cross join (
+        select coalesce(max(o.first_name), '') from gc.turns as o
+    ) as t(first_name)
+$$;
+
+comment on function gc._in_turn() is 'The collections in the order in which they are reviewed.';
+
+
+create function gc._begin_next_with(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from gc.turns for update skip locked;
+    if found then
+        update gc.turns set first_name = name;
+    end if;
+end;
+$$;
+
+comment on function gc._begin_next_with(text) is
+    'Notes where a review has stopped because its time was over.';
+
+
+-- What time and room is left is shared out, and a review that runs out of time is followed by one
+-- that begins where it stopped, so that no collection can starve the others. lock_timeout is named here so that what is set inside ends
+-- with the function.
 create function gc.review(batch integer default 1000)
     returns table (
         collection text, reviewed integer, kept integer, deleted integer, busy integer,
@@ -211,31 +337,38 @@ create function gc.review(batch integer default 1000)
     security definer
     set search_path = pg_catalog, pg_temp
     set lock_timeout = '2s'
-    set jit = off
 as $$
 declare
-    names text[] := array(select c.name from gc.collections as c order by c.name);
+    names text[] := gc._in_turn();
     room integer := (select s.max_rows from gc.settings as s);
-    until timestamptz := clock_timestamp() + (select s.statement_timeout from gc.settings as s);
-    touched integer;
+    time_left interval := (select s.statement_timeout from gc.settings as s);
+    until timestamptz := clock_timestamp() + time_left;
+    results jsonb := '{}';
+    r gc._review_result;
 begin
     perform gc._require_read_committed('review');
     perform gc._require_batch(batch);
     perform gc._limit_lock_waits();
     for i in 1 .. cardinality(names) loop
-        exit when clock_timestamp() > until;
-        -- What is left is shared out, so that one collection cannot starve the others.
-        select names[i], r.reviewed, r.kept, r.deleted, r.busy, r.failed, r.bytes, r.touched
-        into collection, reviewed, kept, deleted, busy, failed, bytes, touched
-        from gc._review_collection(
-            names[i], batch, ceil(room::numeric / (cardinality(names) - i + 1))::integer, until
-        ) as r;
-        room := greatest(room - touched, 0);
-        return next;
+        if clock_timestamp() > until then
+            perform gc._begin_next_with(names[i]);
+            exit;
+        end if;
+        time_left := greatest(until - clock_timestamp(), '0') / (cardinality(names) - i + 1);
+        r := gc._review_collection(names[i], batch,
+            ceil(room::numeric / (cardinality(names) - i + 1))::integer,
+            clock_timestamp() + time_left);
+        room := greatest(room - r.touched, 0);
+        results := results || jsonb_build_object(names[i], r);
     end loop;
     perform gc._purge_log(batch);
     perform gc._purge_holds(batch);
     perform gc._forget_deleted(batch);
+    return query
+        select e.key, o.reviewed, o.kept, o.deleted, o.busy, o.failed, o.bytes
+        from jsonb_each(results) as e
+        cross join lateral jsonb_populate_record(null::gc._review_result, e.value) as o
+        order by e.key;
 end;
 $$;
 revoke all on function gc.review(integer) from public;

@@ -6,6 +6,7 @@
 --   ZG001  the object is being deleted at this moment: try again in a few seconds
 --   ZG002  the object was not announced with gc.begin_upload (strict_uploads)
 --   ZG003  the collection cannot be reviewed: the catalog does not fit its definition
+--   ZG004  a TRUNCATE that cannot be followed: its snapshot may be too old to see all rows
 
 set local search_path = pg_catalog, pg_temp;
 create schema gc;
@@ -86,6 +87,25 @@ $$;
 
 comment on function gc._require_positive(text, interval) is
     'Raises for a time that is zero, negative or null.';
+
+
+-- Errors that are about the moment, and not about what was computed, are the caller's: a conflict
+-- with another session, a lack of resources, a lock that was waited for long enough, our own.
+create function gc._raise_if_passing(state text, message text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if left(state, 2) in ('40', '53', '55', '57', '58', 'ZG') then
+        raise '%', message using errcode = state;
+    end if;
+end;
+$$;
+
+comment on function gc._raise_if_passing(text, text) is
+    'Raises an error again that trying the same another time may not meet.';
 
 
 -- What is generated is run here and nowhere else. Its names came through format('%I').

@@ -13,9 +13,9 @@ comment on type gc._link is
 
 
 create type gc._shape as (
-    name text, target regclass, url text, size text, label text, generation text, condition text,
+    name text, target regclass, alias text, url text, size text, label text, generation text, condition text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
-    key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+    is_plain boolean, key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
 );
 
 comment on type gc._shape is
@@ -122,6 +122,78 @@ comment on function gc._links(gc._shape) is
     'The tables that refer to a collection from partitions, and what their links are called.';
 
 
+-- As PostgreSQL writes an expression down, it means the same under every setting of a session: all
+-- names are in full, and a text with a backslash says so.
+create function gc._as_written(target regclass, what text, expression text)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    parsed regclass;
+    written text;
+begin
+    if expression is null then
+        return null;
+    end if;
+    parsed := gc._parse_expression(target, what, expression);
+    written := substring(
+        pg_get_viewdef(parsed) from '^\s*SELECT (.*) AS value\n   FROM [^\n]*$');
+    drop view gc._expression;
+    return written;
+end;
+$$;
+
+comment on function gc._as_written(regclass, text, text) is
+    'The expression as PostgreSQL prints it.';
+
+
+-- PostgreSQL calls the table something else where its own name means another thing in a view.
+create function gc._written_alias(target regclass)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    parsed regclass := gc._parse_expression(target, 'name', 'true');
+    written text := substring(pg_get_viewdef(parsed) from '\n   FROM ([^\n]*);$');
+begin
+    drop view gc._expression;
+    return coalesce(nullif(substr(written, length(target::text) + 2), ''),
+        quote_ident(gc._alias(target)));
+end;
+$$;
+
+comment on function gc._written_alias(regclass) is
+    'What the table is called in expressions as PostgreSQL prints them.';
+
+
+-- Columns, text and concatenation: nothing in it can raise.
+create function gc._is_plain(s gc._shape)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select not exists (
+        select from unnest(array[s.url, s.size, s.label, s.generation]) as e(written)
+        where regexp_replace(e.written, $re$'([^'\\]|'')*'|"([^"]|"")*"|\mencode\([\w.]+, '(hex|base64)'::text\)$re$
+            || $re$|\m[a-z_][a-z0-9_$]*\M(?!\()|::text\M|\|\||[().\s]$re$, '', 'g') <> ''
+    ) and not exists (
+        select from pg_attribute as a
+        where a.attrelid = s.target and a.attname = any (s.columns)
+            and a.atttypid <> all (array[
+                'int2', 'int4', 'int8', 'text', 'varchar', 'uuid', 'bool', 'bytea'
+            ]::regtype[])
+    )
+$$;
+
+comment on function gc._is_plain(gc._shape) is
+    'Whether the expressions about an object can be computed for every row.';
+
+
 create function gc._shape(c gc.collections)
     returns gc._shape
     language plpgsql
@@ -131,11 +203,15 @@ as $$
 declare
     s gc._shape;
 begin
-    select c.name, c.target, c.url, c.size, c.label, c.generation, c.condition, c.events, c.undo,
-        c.columns, c.shared, c.proof, c.url is not null and gc._has_url_index(c), gc._key(c.target),
+    select c.name, c.target, gc._written_alias(c.target), gc._as_written(c.target, 'url', c.url),
+        gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
+        gc._as_written(c.target, 'generation', c.generation),
+        gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns,
+        c.shared, c.proof, c.url is not null and gc._has_url_index(c), gc._key(c.target),
         array(select r from gc._references(c) as r)
-    into s.name, s.target, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
+    into s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
         s.columns, s.shared, s.proof, s.url_index, s.key, s.refs;
+    s.is_plain := gc._is_plain(s);
     s.links := array(select l from gc._links(s) as l);
     s.words := gc._words(s);
     return s;

@@ -72,7 +72,9 @@ as $$
     select c.name, c.target::text, q.queued, q.due, q.overdue_since, q.failing, q.last_error,
         t.waiting, t.claimed, t.failing, t.last_error, t.bytes,
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
-        c.problem is not null, c.problem, t.held_up, t.held_up_by, t.overdue_since
+        c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
+            (select 'a row that went cannot be worked out: ' || min(u.last_error)
+                from gc.unread_rows as u where u.collection = c.name)), t.held_up, t.held_up_by, t.overdue_since
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t
@@ -157,10 +159,15 @@ as $$
         (
             select now() from gc.collections as c
             where c.problem is null
-                and (c.scanning or exists (
-                    select from gc.scan_requests as r where r.collection = c.name
+                and (c.scanning and c.scan_error is null or exists (
+                    select from gc.scan_requests as r
+                    where r.collection = c.name and c.scan_error is null
                 ))
             limit 1
+        ),
+        (
+            select min(u.due_at) from gc.unread_rows as u
+            join gc.collections as c on c.name = u.collection and c.problem is null
         )
     )
     from gc.settings as s

@@ -197,9 +197,9 @@ create function gc._excused_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._inline(format(
-        'exists (select from %s as %I where %s and (%s) is not true)',
-        c.target, gc._alias(c.target),
-        gc._pair(k.names, quote_ident(gc._alias(c.target)), k.queue_names, 'q', k.operators),
+        'exists (select from %s as %s where %s and (%s) is not true)',
+        c.target, c.alias,
+        gc._pair(k.names, c.alias, k.queue_names, 'q', k.operators),
         c.condition))
     from (select (c.key).*) as k
     where c.condition is not null
@@ -240,6 +240,16 @@ comment on function gc._kept_sql(gc._shape) is
     'The condition that something keeps the key of the queue entry q.';
 
 
+create function gc._text_sql(expression text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select coalesce(gc._inline('(' || expression || ')::text'), 'null::text') $$;
+
+comment on function gc._text_sql(text) is 'An expression as text; null where there is none.';
+
+
 -- A number that is no size, over a pebibyte or not a number at all, must not fail a statement, nor
 -- a sum.
 create function gc._size_sql(c gc._shape)
@@ -266,7 +276,7 @@ as $$
         'name', gc._inline(quote_literal(c.name)),
         'target', gc._inline(c.target::text),
         'table', gc._inline(quote_literal(c.target)),
-        'alias', gc._inline(a.alias),
+        'alias', gc._inline(c.alias),
         'queue', gc._inline(format('gc.%I', gc._object_name(c.name, '_review_queue'))),
         'keys', gc._listed(k.names),
         't_keys', gc._listed(k.names, 't.'),
@@ -274,13 +284,17 @@ as $$
         'q_keys', gc._listed(k.queue_names, 'q.'),
         't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
         'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
-        'key_text', gc._text_of(k.names, a.alias),
+        'key_text', gc._text_of(k.names, c.alias),
         'q_key_text', gc._text_of(k.queue_names, 'q'),
-        'url', coalesce(gc._inline('(' || c.url || ')::text'), 'null::text'),
+        'url', gc._text_sql(c.url), 'label', gc._text_sql(c.label),
         'size', coalesce(gc._inline(gc._size_sql(c)), 'null::bigint'),
-        'label', coalesce(gc._inline('(' || c.label || ')::text'), 'null::text'),
         'generation', coalesce(
             gc._inline('nullif((' || c.generation || ')::text, '''')'), 'null::text'),
+        'computed', (
+            select string_agg(gc._inline(format('count(%s)', e)), ', ')
+            from unnest(array[c.url, c.generation, c.label, gc._size_sql(c)]) as e
+            where e is not null
+        ),
         'due_at', case when c.undo = '0' then 'now()'
             else format('now() + interval %L', c.undo) end,
         'wait_for', case
@@ -294,7 +308,6 @@ as $$
             || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'
     )
     from (select (c.key).*) as k
-    cross join (select quote_ident(gc._alias(c.target))) as a(alias)
 $$;
 
 comment on function gc._words(gc._shape) is 'What stands for the words in templates.';
@@ -329,10 +342,12 @@ comment on function gc._function_sql(text, text, jsonb) is
 
 create type gc._trigger as (
     relation regclass, suffix text, timing text, tables text, columns name[],
-    target_columns name[], looks_up boolean, body text
+    target_columns name[], looks_up boolean, body text, otherwise text
 );
 
-comment on type gc._trigger is 'A trigger that a collection needs, and what it does.';
+comment on type gc._trigger is
+    'A trigger that a collection needs: what it does, and what it does where the tables are not what '
+    'they were.';
 
 
 create function gc._has_columns_sql(relation regclass, columns name[])
@@ -408,6 +423,7 @@ begin
         {body}
     elsif not is_current then
         perform gc._note_missed({name}, {relation});
+        {otherwise}
     end if;
     return null;
 end;$template$,
@@ -419,6 +435,7 @@ end;$template$,
             'settings', concat_ws(E'\n',
                 case when t.relation = c.target then nullif(gc._print_settings(c), '') end,
                 case when t.looks_up then gc._index_settings() end),
+            'otherwise', coalesce(t.otherwise, ''),
             'body', t.body))
 $$;
 
@@ -426,7 +443,8 @@ comment on function gc._trigger_sql(gc._shape, name, gc._trigger) is
     'The function of a trigger that follows a statement.';
 
 
--- TRUNCATE has no transition tables to look at.
+-- TRUNCATE has no transition tables to look at. It fires for each partition by itself, but one that
+-- has come since the code was made has no trigger yet.
 create function gc._truncate_trigger_sql(c gc._shape, function_name name, t gc._trigger)
     returns text
     language sql
@@ -440,18 +458,27 @@ create or replace function gc.{function}()
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
+    set quote_all_identifiers = off
     {settings}
 $template$, $template$
+declare
+    is_current boolean := gc._has_columns(tg_relid::regclass::text, {columns});
 begin
-    if gc._has_columns(tg_relid::regclass::text, {columns}) is not true then
-        return null;
+    {before}
+    if is_current then
+        {body}
+    else
+        {otherwise}
     end if;
-    {body}
     return null;
 end;$template$,
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(function_name)),
             'columns', gc._inline(quote_literal(gc._typed(t.relation, t.columns))),
+            'before', case when t.otherwise is null then '' else gc._render(
+                E'perform gc._require_followable({name});\n'
+                'perform gc._keep_untracked({name}, tg_relid, tg_name);', c.words) end,
+            'otherwise', coalesce(t.otherwise, t.body),
             'body', t.body))
 $$;
 
@@ -501,6 +528,64 @@ comment on function gc._admit_sql(gc._shape, boolean) is
     'What a row with an object has to pass.';
 
 
+create function gc._kept_whole_sql(c gc._shape, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(
+        'insert into gc.unread_rows (collection, content) '
+        'select {name}, to_jsonb(o) from {source} as o',
+        c.words || jsonb_build_object('source', source))
+$$;
+
+comment on function gc._kept_whole_sql(gc._shape, text) is
+    'The statement that keeps rows whole until a review can work them out.';
+
+
+create function gc._admit_changed_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(
+        'perform gc._admit_changed({name}, array(select to_jsonb(n) from new_rows as n));', c.words)
+$$;
+
+comment on function gc._admit_changed_sql(gc._shape) is
+    'What rows have to pass whose object cannot be told.';
+
+
+-- An expression that may raise is computed once before anything is written. The block writes
+-- nothing, so it costs no transaction id.
+create function gc._computing_sql(c gc._shape, computes text, body text, otherwise text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.is_plain then body else gc._render($template$
+begin
+    {computes}
+exception
+    when others then
+        perform gc._raise_if_passing(sqlstate, sqlerrm);
+        is_current := false;
+end;
+if is_current then
+    {body}
+else
+    {otherwise}
+end if;$template$,
+        jsonb_build_object('computes', computes, 'body', body, 'otherwise', otherwise)) end
+$$;
+
+comment on function gc._computing_sql(gc._shape, text, text, text) is
+    'A part of a trigger that is done only if what it needs can be computed, or else the other.';
+
+
 create function gc._after_insert_sql(c gc._shape)
     returns text
     language sql
@@ -513,7 +598,9 @@ select {keys}, {event}, gc.review_after({event})
 from new_rows;
 {admit}$template$,
         c.words || gc._event_words(gc._event(c.events, c.name || '_insert')) || jsonb_build_object(
-            'admit', case when c.url is null then '' else gc._admit_sql(c, false) end))
+            'admit', case when c.url is null then '' else gc._computing_sql(c, gc._render(
+                    'perform count({url}), count({generation}) from new_rows as {alias};', c.words),
+                gc._admit_sql(c, false), gc._admit_changed_sql(c)) end))
 $$;
 
 comment on function gc._after_insert_sql(gc._shape) is
@@ -592,7 +679,11 @@ from (select {watched} from new_rows except select {watched} from old_rows) as c
 {objects}$template$,
         c.words || gc._event_words(gc._event(c.events, c.name || '_update')) || jsonb_build_object(
             'watched', gc._watched_sql(c),
-            'objects', case when c.url is null then '' else gc._after_url_change_sql(c) end))
+            'objects', case when c.url is null then '' else gc._computing_sql(c, gc._render(
+                    'perform {computed} from (table old_rows union all table new_rows) as {alias};',
+                    c.words),
+                gc._after_url_change_sql(c),
+                gc._kept_whole_sql(c, 'old_rows') || E';\n' || gc._admit_changed_sql(c)) end))
 $$;
 
 comment on function gc._after_update_sql(gc._shape) is
@@ -621,17 +712,21 @@ comment on function gc._buried_sql(gc._shape, text, text) is
     'The statement that writes tombstones for rows.';
 
 
--- A review tells why it deletes a row; who else deletes one does not.
+-- A review tells why it deletes a row; who else deletes one does not. Anybody can make a setting, but
+-- only a review writes to gc.reviewing.
 create function gc._after_delete_sql(c gc._shape)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._buried_sql(c, 'old_rows', gc._render($event$case
-    when current_setting('blobgc.reviewing', true) = {name}
-        then current_setting('blobgc.event', true)
-end$event$, c.words)) || ';'
+    select gc._computing_sql(c, gc._render('perform {computed} from old_rows as {alias};', c.words),
+        gc._buried_sql(c, 'old_rows', gc._render($event$case
+    when current_setting('blobgc.reviewing', true) = {name} then (
+        select r.event from gc.reviewing as r
+        where r.xid = pg_current_xact_id_if_assigned() and r.collection = {name}
+    )
+end$event$, c.words)) || ';', gc._kept_whole_sql(c, 'old_rows') || ';')
 $$;
 
 comment on function gc._after_delete_sql(gc._shape) is
@@ -660,7 +755,13 @@ create function gc._before_truncate_sql(c gc._shape)
     language sql
     stable
     set search_path = pg_catalog, pg_temp
-as $$ select gc._truncated_sql(gc._buried_sql(c, chr(2), 'null')) $$;
+as $$
+    select gc._computing_sql(c,
+        gc._truncated_sql(gc._render(
+            'select {computed} from ' || chr(2) || ' as {alias}', c.words)),
+        gc._truncated_sql(gc._buried_sql(c, chr(2), 'null')),
+        gc._truncated_sql(gc._kept_whole_sql(c, chr(2))))
+$$;
 
 comment on function gc._before_truncate_sql(gc._shape) is
     'What comes before a TRUNCATE of a collection: a tombstone for each object.';
@@ -764,7 +865,8 @@ as $$
         gc._inline(quote_literal(
             'insert into gc.scan_requests (collection, reason) select '
             || replace(quote_literal(c.name), '%', '%%')
-            || ', %2$L || '' was truncated'' where exists (select from only %1$s)')))
+            || ', %2$L || '' was truncated'' where exists (select from only %1$s) '
+            'or current_setting(''transaction_isolation'') <> ''read committed''')))
 $$;
 
 comment on function gc._before_loss_sql(gc._shape) is

@@ -450,8 +450,8 @@ as $$
 for this.event in
     select distinct q.event from {queue} as q where q.ctid = any (this.garbage)
 loop
-    perform set_config('blobgc.reviewing', {name}, true),
-        set_config('blobgc.event', this.event, true);
+    perform set_config('blobgc.reviewing', {name}, true);
+    insert into gc.reviewing values (pg_current_xact_id(), {name}, this.event);
     with gone as (
         delete from {target} as t
         using {queue} as q
@@ -461,6 +461,7 @@ loop
     select count(*), coalesce(sum({size}), 0) into this.step, this.freed from gone as {alias};
     deleted := deleted + this.step;
     bytes := bytes + this.freed;
+    delete from gc.reviewing as r where r.xid = pg_current_xact_id();
 end loop;
 perform set_config('blobgc.reviewing', '', true);
 if deleted < cardinality(this.garbage) then
@@ -533,6 +534,7 @@ as $$
     select gc._function_sql($template$
 create or replace function gc.{function}(
     batch integer default 1000, entries tid[] default null, most integer default 10000,
+    checked boolean default false,
     out reviewed integer, out kept integer, out deleted integer, out busy integer,
     out bytes bigint, out touched integer
 )
@@ -559,9 +561,9 @@ declare
 begin
     perform gc._require_read_committed({function_name});
     -- Nobody can add a foreign key from here on, and this code knows all that there are.
-    if not gc._is_current({name}, {fingerprint}) then
+    if not checked and not gc._is_current({name}, {fingerprint}) then
         select f.* into reviewed, kept, deleted, busy, bytes, touched
-        from gc.{function}(wanted, given, room) as f;
+        from gc.{function}(wanted, given, room, true) as f;
         return;
     end if;
     {decide}
@@ -754,7 +756,7 @@ end;$template$,
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_lock'))),
             'equals', gc._row_equals(k),
-            'row_keys', gc._listed(k.names, quote_ident(gc._alias(c.target)) || '.'),
+            'row_keys', gc._listed(k.names, c.alias || '.'),
             'typed', gc._parsed_key_sql(c, '$1')))
     from (select (c.key).*) as k
 $$;
@@ -822,7 +824,7 @@ where d.id = any ($1)
             'unproved', gc._unproved_sql(c),
             'same_generation', gc._same_generation_sql(c),
             'equals', gc._row_equals(k),
-            'row_keys', gc._listed(k.names, quote_ident(gc._alias(c.target)) || '.'),
+            'row_keys', gc._listed(k.names, c.alias || '.'),
             'typed', gc._parsed_key_sql(c, 'd.key')))
     from (select (c.key).*) as k
 $$;
@@ -885,6 +887,89 @@ $$;
 
 comment on function gc._used_sql(gc._shape) is
     'The function gc.<name>_used: which tombstones have an object that a live row has too.';
+
+
+-- A label or a size that cannot be computed is null, so that the object goes all the same.
+create function gc._read_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql($template$
+create or replace function gc.{function}(ids bigint[], bare boolean)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    {settings}
+$template$, $template$
+#variable_conflict use_column
+begin
+    if bare then
+        insert into gc.tombstones (collection, key, url, generation, created_at, due_at)
+        select {name}, {key_text}, {url}, {generation}, u.left_at, {due_at}
+        from gc.unread_rows as u
+        cross join lateral jsonb_populate_record(null::{target}, u.content) as {alias}
+        where u.id = any ($1) and {url} is not null;
+    else
+        insert into gc.tombstones (
+            collection, key, label, url, generation, size, created_at, due_at
+        )
+        select {name}, {key_text}, {label}, {url}, {generation}, {size}, u.left_at, {due_at}
+        from gc.unread_rows as u
+        cross join lateral jsonb_populate_record(null::{target}, u.content) as {alias}
+        where u.id = any ($1) and {url} is not null;
+    end if;
+    delete from gc.unread_rows as u where u.id = any ($1);
+end;$template$,
+        c.words || jsonb_build_object(
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_read')))))
+$$;
+
+comment on function gc._read_sql(gc._shape) is
+    'The function gc.<name>_read: tombstones for rows that were kept whole.';
+
+
+-- Counted from now: what was overdue for days is not due again at once. Earlier entries of the key
+-- know of earlier failures.
+create function gc._back_off_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql($template$
+create or replace function gc.{function}(entries tid[], error text)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    {by_index}
+$template$, $template$
+declare
+    changed integer;
+begin
+    update {queue} as q
+    set review_after = now() + gc._backoff(f.failures), review_count = f.failures + 1,
+        last_error = error
+    from (
+        select q.ctid, max(later.review_count)
+        from {queue} as q
+        join {queue} as later on {later_is_q}
+        where q.ctid = any (entries)
+        group by q.ctid
+    ) as f(place, failures)
+    where q.ctid = f.place;
+    get diagnostics changed = row_count;
+    return changed;
+end;$template$,
+        c.words || jsonb_build_object(
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_back_off')))))
+$$;
+
+comment on function gc._back_off_sql(gc._shape) is
+    'The function gc.<name>_back_off: puts failed reviews off, longer each time.';
 
 
 -- Each collection has its own, so that the right to announce an upload can be given for one.

@@ -328,6 +328,153 @@ comment on function gc._admit(text, text[], text[]) is
     'For rows that are inserted: their tombstones are not claimed; raises ZG001 for a claimed one.';
 
 
+create unlogged table gc.reviewing (
+    xid xid8 not null,
+    collection text not null,
+    event text not null
+);
+
+comment on table gc.reviewing is
+    'Which event led to the review that deletes rows at this moment: a trigger asks.';
+comment on column gc.reviewing.xid is 'The transaction of the review.';
+comment on column gc.reviewing.collection is 'The collection.';
+comment on column gc.reviewing.event is 'The event.';
+
+
+-- What a trigger cannot work out, because the table has changed since its code was made, or because
+-- an expression raises, it keeps whole. The next review works it out.
+create table gc.unread_rows (
+    id bigint generated always as identity
+        constraint unread_rows_pkey primary key,
+    collection text not null,
+    content jsonb not null,
+    left_at timestamptz not null default now(),
+    due_at timestamptz not null default now(),
+    failures integer not null default 0,
+    last_error text
+);
+create index unread_rows_due_idx on gc.unread_rows (collection, due_at);
+
+comment on table gc.unread_rows is
+    'Rows that went, or changed, when nothing could be worked out about their object.';
+comment on column gc.unread_rows.id is 'The order in which they were written.';
+comment on column gc.unread_rows.collection is 'The collection of the row.';
+comment on column gc.unread_rows.content is 'The whole row, by the names of its columns.';
+comment on column gc.unread_rows.left_at is 'When it went.';
+comment on column gc.unread_rows.due_at is 'When it is tried again.';
+comment on column gc.unread_rows.failures is 'How often that failed.';
+comment on column gc.unread_rows.last_error is 'Why it failed the last time.';
+
+
+-- A snapshot that is older than the TRUNCATE does not show all rows that it takes away.
+create function gc._require_followable(name text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'a TRUNCATE of the collection "%" cannot be followed in a % transaction', name,
+            current_setting('transaction_isolation')
+            using errcode = 'ZG004',
+                detail = 'Rows that the transaction does not see would go without a trace.',
+                hint = 'begin isolation level read committed;';
+    end if;
+end;
+$$;
+
+comment on function gc._require_followable(text) is
+    'Raises ZG004 for a TRUNCATE outside READ COMMITTED.';
+
+
+create function gc._keep_untracked(name text, relation regclass, trigger_name name)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    part regclass;
+begin
+    for part in
+        select p.relid
+        from pg_partition_tree(relation) as p
+        where p.isleaf and p.relid <> relation and not exists (
+            select from pg_trigger as t where t.tgrelid = p.relid and t.tgname = trigger_name
+        )
+    loop
+        execute format('insert into gc.unread_rows (collection, content) '
+            'select %L, to_jsonb(o) from only %s as o', name, part);
+    end loop;
+end;
+$$;
+
+comment on function gc._keep_untracked(text, regclass, name) is
+    'Keeps the rows of partitions whole that are about to be truncated and have no trigger yet.';
+
+
+-- Null where there is none, or where an expression raises for this row; blind: the columns that it
+-- needs are not there, and nothing can be said about any row.
+create function gc._address(
+    c gc.collections, content jsonb, out url text, out generation text, out blind boolean
+)
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format(
+        'select (%s)::text, nullif((%s)::text, %L) from jsonb_populate_record(null::%s, $1) as %I',
+        c.url, coalesce(c.generation, 'null'), '', c.target, gc._alias(c.target))
+    into url, generation using content;
+exception
+    when syntax_error_or_access_rule_violation then
+        blind := true;
+    when others then
+        perform gc._raise_if_passing(sqlstate, sqlerrm);
+end;
+$$;
+
+comment on function gc._address(gc.collections, jsonb) is
+    'The address of a row''s object, computed from what the table is now.';
+
+
+-- A row is inserted into a table that has changed. What cannot be said of it while something is
+-- being deleted, could be that very object: such leases are over in minutes, and nothing new is
+-- handed out while a claim cannot look into the table.
+create function gc._admit_changed(name text, contents jsonb[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    one jsonb;
+    found_one record;
+begin
+    foreach one in array contents loop
+        found_one := gc._address(c, one);
+        if found_one.url is not null then
+            perform gc._admit(name, array[found_one.url], array[found_one.generation]);
+        elsif found_one.blind and exists (
+            select from gc.tombstones as t
+            where t.worker is not null and t.due_at > clock_timestamp()
+        ) then
+            raise 'it is not known whether the object of this row is being deleted'
+                using errcode = 'ZG001',
+                    detail = format('%s has changed, and its code does not fit it.', c.target),
+                    hint = 'select * from gc.review(); makes it fit, or says why it cannot.';
+        end if;
+    end loop;
+end;
+$$;
+
+comment on function gc._admit_changed(text, jsonb[]) is
+    'gc._admit for rows of a table that is not what the code was made for.';
+
+
 -- Everybody who could still see the row that went must have ended: snapshots are as old as their
 -- backend_xmin, and a transaction between two statements, which has none, is given an hour.
 create function gc._forget_deleted(batch integer)

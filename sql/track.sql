@@ -182,6 +182,7 @@ begin
     perform gc._drop_links(c.links);
     delete from gc.scan_requests as r where r.collection = c.name;
     delete from gc.holds as h where h.collection = c.name;
+    delete from gc.unread_rows as u where u.collection = c.name;
     delete from gc.tombstones as t where t.collection = c.name;
     get diagnostics waiting = row_count;
     delete from gc.collections as o where o.name = c.name;
@@ -213,7 +214,7 @@ begin
     execute format('select seen, last from gc.%I($1, $2)', gc._object_name(name, '_scan'))
     into seen, last using batch, cursor;
     update gc.collections as c
-    set scan_cursor = last, scanning = scanning and seen > 0
+    set scan_cursor = last, scanning = scanning and seen > 0, scan_error = null
     where c.name = _scan_step.name;
     return seen;
 end;

@@ -127,7 +127,7 @@ select is_empty(
         where connamespace = 'gc'::regnamespace
             and (conname ~ '_(check|fkey|excl)\d*$' or (contype in ('p', 'u')
                 and conname !~ '^(settings|review_after_defaults|collections|deletion_log|holds)_'
-                and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'))$$,
+                and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots|unread_rows)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
@@ -212,7 +212,7 @@ select alike(
 select is(
     (select pg_get_function_arguments(oid) from gc_function where proname = 'file_review'),
     'batch integer DEFAULT 1000, entries tid[] DEFAULT NULL::tid[], most integer DEFAULT 10000, '
-    'OUT reviewed integer, OUT kept integer, OUT deleted integer, OUT busy integer, '
+    'checked boolean DEFAULT false, OUT reviewed integer, OUT kept integer, OUT deleted integer, OUT busy integer, '
     'OUT bytes bigint, OUT touched integer',
     'a collection''s own review takes a batch');
 
