@@ -55,6 +55,33 @@ comment on function gc._back_off(text, tid[], text) is
     'Puts failed reviews off, longer each time, and keeps the error.';
 
 
+-- Never "all": that would fire what is pending in the caller's transaction, a trigger on a
+-- temporary table of the caller's own for example, with the rights of blobgc's owner. A name stands
+-- for every constraint in the schema that has it; gc._untrusted looks at these, too.
+create function gc._check_deferred(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    named text := (
+        select string_agg(distinct d.named, ', ')
+        from gc._deferrable(array(
+            select t.relation from gc._touched_by(gc._collection(name)) as t where t.written
+        )) as d
+    );
+begin
+    if named is not null then
+        perform gc._run('set constraints ' || named || ' immediate');
+    end if;
+end;
+$$;
+
+comment on function gc._check_deferred(text) is
+    'Checks the deferred constraints that a review of this collection can have violated.';
+
+
 create function gc._review_batch(
     name text, batch integer, entries tid[], room integer,
     out reviewed integer, out kept integer, out deleted integer, out busy integer,
@@ -65,12 +92,15 @@ create function gc._review_batch(
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform gc._require_own(name);
     execute format(
         'select reviewed, kept, deleted, busy, bytes, touched from gc.%I($1, $2, $3)',
         gc._object_name(name, '_review'))
     into reviewed, kept, deleted, busy, bytes, touched using batch, entries, room;
     -- What a deferred constraint has to say, it says now, while one row can still be told apart.
-    set constraints all immediate;
+    if touched > 0 then
+        perform gc._check_deferred(name);
+    end if;
     if deleted > 0 then
         insert into gc.totals (collection, rows) values (name, deleted);
     end if;
