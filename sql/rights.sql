@@ -1,7 +1,5 @@
--- Rights: PUBLIC has none. Roles are not created here; rights are given to roles that exist.
-
-revoke all on all functions in schema gc from public;
-
+-- Rights: PUBLIC has none. Roles are not created here; rights are given to roles that exist, by
+-- name, and nobody has any other: not even who was to have them by ALTER DEFAULT PRIVILEGES.
 
 create function gc._grant_functions(role regrole, names text[])
     returns void
@@ -80,3 +78,25 @@ revoke all on function gc.grant_uploader(regrole) from public;
 
 comment on function gc.grant_uploader(regrole) is
     'Lets an application announce uploads and keep rows alive. It needs no right for all the rest.';
+
+
+-- Last of all, and at the installation only: later, rights have been given by name.
+select gc._seal_table(c.oid) from pg_class as c
+where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v', 'c');
+select gc._seal('pg_proc'::regclass, f.oid) from pg_proc as f
+where f.pronamespace = 'gc'::regnamespace;
+do $$
+declare
+    grantee oid;
+begin
+    for grantee in
+        select a.grantee
+        from pg_namespace as n
+        cross join lateral aclexplode(n.nspacl) as a
+        where n.nspname = 'gc' and a.grantee <> n.nspowner
+    loop
+        execute format('revoke all on schema gc from %s cascade',
+            case when grantee = 0 then 'public' else grantee::regrole::text end);
+    end loop;
+end;
+$$;
