@@ -11,6 +11,7 @@ SQL = \
 	sql/schema.sql \
 	sql/settings.sql \
 	sql/catalog.sql \
+	sql/trust.sql \
 	sql/expressions.sql \
 	sql/collections.sql \
 	sql/definition.sql \

@@ -439,6 +439,7 @@ begin
     for name in
         select c.name from gc.collections as c where c.url is not null
     loop
+        perform gc._require_own(name);
         execute format('select array(select gc.%I($1))', gc._object_name(name, '_used'))
         into found_here using ids;
         used := used || found_here;

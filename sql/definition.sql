@@ -150,46 +150,68 @@ comment on function gc._require_owned(gc.collections) is
     'Raises for an owned reference that has gone since gc.track was called.';
 
 
--- Planning a query computes what is in a table's indexes, and deleting runs its triggers, both with
--- the rights of blobgc's owner. So tables and trigger functions have to belong to trusted roles.
-create function gc._untrusted(c gc.collections)
-    returns table (what text, owner name)
+-- The tables that are deleted from because they are named in "owned".
+create function gc._touched_by(c gc.collections)
+    returns table (relation oid, written boolean, by_parent boolean)
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    with recursive edges(parent, child) as materialized (
-        select i.inhparent, i.inhrelid from pg_inherits as i
-        union all
-        select k.confrelid, k.conrelid from pg_constraint as k
-        where k.contype = 'f' and k.conparentid = 0
-            and (k.confrelid = c.target or k.confdeltype in ('c', 'n', 'd'))
-    ),
-    tables(id) as (
-        select c.target::oid
+    select t.*
+    from gc._touched(c.target, case
+        when c.owned = '{}' then '{}'
+        else array(
+            select r.referencing::oid from gc._references(c) as r where r.owned is not null
+        )
+    end) as t
+$$;
+
+comment on function gc._touched_by(gc.collections) is
+    'The tables that a review of this collection reads and writes.';
+
+
+-- A trigger can be put on a table by anyone who has the right TRIGGER there. Its function is known
+-- by its owner; but its condition may be any call of a function that came with the server, and some
+-- of those run what they are given.
+create function gc._untrusted(c gc.collections)
+    returns table (what text, owner name)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tables oid[];
+    written oid[];
+begin
+    select array_agg(t.relation), array_agg(t.relation) filter (where t.written)
+    into tables, written
+    from gc._touched_by(c) as t;
+    tables := array(
+        select unnest(tables)
         union
-        select e.child from tables as t join edges as e on e.parent = t.id
-    )
-    select w.what, r.rolname
-    from (
-        select 'table ' || r.oid::regclass, r.relowner
-        from tables as t
-        join pg_class as r on r.oid = t.id
+        select d.relation from gc._deferrable(written) as d
+        union
+        select r.oid from pg_class as r
+        where r.relnamespace = 'gc'::regnamespace
+            and r.relname = any (c.links || gc._object_name(c.name, '_review_queue'))
+    );
+    return query
+        select u.*
+        from (
+            select array_agg(o.class), array_agg(o.id) from gc._objects_of(tables) as o
+        ) as o(classes, ids)
+        cross join lateral gc._untrusted_code(c.target, o.classes, o.ids) as u
         union all
-        select format('trigger %I on %s', g.tgname, g.tgrelid::regclass), f.proowner
-        from tables as t
-        join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
-        join pg_proc as f on f.oid = g.tgfoid
-    ) as w(what, owner)
-    join pg_roles as r on r.oid = w.owner
-    where not r.rolsuper
-        and r.rolname <> current_user
-        and r.oid <> (select o.relowner from pg_class as o where o.oid = c.target)
-        and r.rolname <> all (select unnest(s.trusted_roles) from gc.settings as s)
+        select format('trigger %I on %s', g.tgname, g.tgrelid::regclass), null::name
+        from pg_trigger as g
+        where g.tgrelid = any (tables) and not g.tgisinternal
+            and gc._unfit_call(g.tgqual::text, true) is not null;
+end;
 $$;
 
 comment on function gc._untrusted(gc.collections) is
-    'What a review would touch that belongs to a role nobody has said to trust.';
+    'What a review would touch that belongs to a role nobody has said to trust; the owner is null '
+    'where nobody can tell whose it is.';
 
 
 create function gc._require_trusted(c gc.collections)
@@ -202,11 +224,19 @@ declare
     what text;
     owner name;
 begin
-    select u.what, u.owner into what, owner from gc._untrusted(c) as u order by 1 limit 1;
-    if found then
+    select u.what, u.owner into what, owner
+    from gc._untrusted(c) as u
+    order by array_position(array['table', 'trigger'], split_part(u.what, ' ', 1)), 1
+    limit 1;
+    if found and owner is null then
+        raise 'the condition of % could run anything with the rights of %', what, current_user
+            using errcode = 'insufficient_privilege',
+                detail = 'It calls a function that need not give the same answer every time.',
+                hint = format('drop %s;', what);
+    elsif found then
         raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
             using errcode = 'insufficient_privilege',
-                detail = 'A review reads that table, or fires that trigger.',
+                detail = 'A review reads or deletes rows, and that can make it run.',
                 hint = format('update gc.settings set trusted_roles = trusted_roles || %L::name;',
                     owner);
     end if;
@@ -214,7 +244,77 @@ end;
 $$;
 
 comment on function gc._require_trusted(gc.collections) is
-    'Raises if a table or trigger that a review touches belongs to a role that is not trusted.';
+    'Raises if anything that a review can make run belongs to a role that is not trusted.';
+
+
+-- From here on nobody can put a trigger on what a review deletes from, nor a foreign key: both need
+-- a lock that excludes ROW EXCLUSIVE. They can be aimed at one partition and lock only that, so
+-- LOCK TABLE goes down to the partitions; the DELETE would lock all of them in this mode anyway.
+-- Tables that are only read are locked as reading locks them: no code of others can get there, for
+-- whoever may create an index owns the table. The order is that of the oids, for everybody.
+create function gc._lock_touched(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    touched text[];
+    locked text[];
+    command text;
+begin
+    loop
+        touched := array(
+            select format('lock table %s%s in %s mode',
+                case when t.written and r.relkind = 'p' then '' else 'only ' end,
+                r.oid::regclass,
+                case when t.written then 'row exclusive' else 'access share' end)
+            from gc._touched_by(c) as t
+            join pg_class as r on r.oid = t.relation and r.relkind in ('r', 'p')
+            where not t.by_parent
+            order by r.oid
+        );
+        -- Who has waited may have waited for a new foreign key.
+        exit when touched <@ locked;
+        foreach command in array touched loop
+            execute command;
+        end loop;
+        locked := touched;
+    end loop;
+end;
+$$;
+
+comment on function gc._lock_touched(gc.collections) is
+    'Locks all tables that a review touches, so that nobody can add code to them.';
+
+
+create function gc._require_lockable(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    relation regclass := (
+        select t.relation from gc._touched_by(c) as t
+        join pg_class as r on r.oid = t.relation and r.relkind in ('r', 'p')
+        where not t.by_parent and not has_table_privilege(
+            t.relation, case when t.written then 'update, delete' else 'select' end)
+        order by 1
+        limit 1
+    );
+begin
+    if relation is not null then
+        raise '% may not lock %', current_user, relation
+            using errcode = 'insufficient_privilege',
+                detail = 'A review reads it, or deletes from it along a cascade.',
+                hint = format('grant select, delete on %s to %I;', relation, current_user);
+    end if;
+end;
+$$;
+
+comment on function gc._require_lockable(gc.collections) is
+    'Raises if the owner of blobgc lacks the right to lock a table that a review touches.';
 
 
 create function gc._usual_events(c gc.collections)
@@ -336,6 +436,7 @@ begin
     perform gc._require_owned(c);
     perform gc._require_events(c);
     perform gc._require_rights(c);
+    perform gc._require_lockable(c);
     return array(
         select unnest((gc._key(c.target)).names)
         union

@@ -38,3 +38,25 @@ begin
         and f.proname not in ('version', 'review_after');
 end;
 $$;
+
+
+-- Last of all, and at the installation only: later, rights have been given by name.
+select gc._seal_table(c.oid) from pg_class as c
+where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v', 'c');
+select gc._seal('pg_proc'::regclass, f.oid) from pg_proc as f
+where f.pronamespace = 'gc'::regnamespace;
+do $$
+declare
+    grantee oid;
+begin
+    for grantee in
+        select a.grantee
+        from pg_namespace as n
+        cross join lateral aclexplode(n.nspacl) as a
+        where n.nspname = 'gc' and a.grantee <> n.nspowner
+    loop
+        execute format('revoke all on schema gc from %s cascade',
+            case when grantee = 0 then 'public' else grantee::regrole::text end);
+    end loop;
+end;
+$$;

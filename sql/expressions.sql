@@ -71,15 +71,85 @@ comment on function gc._parse_expression(regclass, text, text) is
     'Makes the view gc._expression, whose column "value" is the expression.';
 
 
+-- What came with the server and is not immutable may read a session, run a query, or worse. Allowed
+-- is what depends on the time or on how values are printed, which generated code lays down.
+create function gc._unfit_call(nodes text, with_time boolean)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('%s reads more than the row', p.oid::regprocedure)
+    from regexp_matches(nodes, ':(?:op)?funcid (\d+)', 'g') as m
+    join pg_proc as p on p.oid = m[1]::oid
+    where p.pronamespace = 'pg_catalog'::regnamespace
+        and p.provolatile <> 'i'
+        and (p.provolatile = 'v' or p.proname not in (
+            'age', 'anytextcat', 'array_to_json', 'array_to_string', 'concat', 'concat_ws',
+            'convert', 'convert_from', 'convert_to', 'date', 'date_add', 'date_part',
+            'date_subtract', 'date_trunc', 'extract', 'format', 'interval_pl_timestamptz',
+            'json_build_array', 'json_build_object', 'jsonb_build_array', 'jsonb_build_object',
+            'jsonb_path_exists_tz', 'jsonb_path_match_tz', 'jsonb_path_query_array_tz',
+            'jsonb_path_query_first_tz', 'length', 'make_timestamptz', 'now', 'overlaps',
+            'quote_literal', 'quote_nullable', 'row_to_json', 'statement_timestamp', 'textanycat',
+            'time', 'timestamp', 'timestamptz', 'timestamptz_mi_interval',
+            'timestamptz_pl_interval', 'timetz', 'timezone', 'to_char', 'to_date', 'to_json',
+            'to_jsonb', 'to_number', 'to_timestamp', 'transaction_timestamp', 'xml_is_well_formed'
+        ) and p.proname !~ '^(date|timestamp|timestamptz)_(cmp|eq|ge|gt|le|lt|ne)_'
+        or not with_time and (
+            p.proname in ('now', 'statement_timestamp', 'transaction_timestamp')
+            or p.proname = 'age' and p.pronargs = 1
+        ) or p.proname = 'age' and p.proargtypes[0] = 'xid'::regtype)
+    limit 1
+$$;
+
+comment on function gc._unfit_call(text, boolean) is
+    'A call in a node tree that makes its value depend on more than a row (and the time).';
+
+
+-- PostgreSQL 16 gave some of the nodes new names.
+create function gc._unfit_node(nodes text, with_time boolean)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when m[1] in ('SUBLINK', 'AGGREF', 'WINDOWFUNC', 'GROUPINGFUNC')
+            then 'it has a subquery, an aggregate or a window function'
+        when m[1] = 'COERCETODOMAIN' then 'it casts to a domain, whose checks could be anything'
+        when m[1] = 'SQLVALUEFUNCTION' then 'it reads the session or the time'
+        else format('it has a part that is not known to be safe (%s)', lower(m[1]))
+    end
+    from regexp_matches(nodes, '(?<!\\)\{([A-Z_]+)( :op [0-8] )?', 'g') as m
+    where m[1] not in (
+            'QUERY', 'ALIAS', 'RTE', 'RANGETBLENTRY', 'RTEPERMISSIONINFO', 'FROMEXPR',
+            'RANGETBLREF', 'TARGETENTRY',
+            'VAR', 'CONST', 'FUNCEXPR', 'NAMEDARGEXPR', 'OPEXPR', 'DISTINCTEXPR', 'NULLIFEXPR',
+            'SCALARARRAYOPEXPR', 'BOOLEXPR', 'BOOLEANTEST', 'NULLTEST', 'FIELDSELECT',
+            'RELABELTYPE', 'COERCEVIAIO', 'ARRAYCOERCEEXPR', 'CONVERTROWTYPEEXPR', 'COLLATE',
+            'COLLATEEXPR', 'CASE', 'CASEEXPR', 'WHEN', 'CASEWHEN', 'CASETESTEXPR', 'ARRAY',
+            'ARRAYEXPR', 'ROW', 'ROWEXPR', 'ROWCOMPARE', 'ROWCOMPAREEXPR', 'COALESCE',
+            'COALESCEEXPR', 'MINMAX', 'MINMAXEXPR', 'SUBSCRIPTINGREF'
+        )
+        -- Of current_date and its like, the first nine are times and the others roles and schemas.
+        and not (m[1] = 'SQLVALUEFUNCTION' and m[2] is not null and with_time)
+    limit 1
+$$;
+
+comment on function gc._unfit_node(text, boolean) is
+    'Why a node tree is not an expression over one row (and the time) only; null if it is.';
+
+
 -- The rule's node tree names each function by its oid, built-in ones too; pg_depend does not.
-create function gc._expression_flaw(parsed regclass)
+create function gc._expression_flaw(target regclass, parsed regclass, with_time boolean)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
     with tree as (
-        select r.ev_action::text as nodes from pg_rewrite as r where r.ev_class = parsed
+        select r.oid, r.ev_action::text as nodes from pg_rewrite as r where r.ev_class = parsed
     ),
     called as (
         select p.*
@@ -91,25 +161,26 @@ as $$
         select count(*) from pg_attribute as a where a.attrelid = parsed and a.attnum > 0
     ) > 1
     union all
-    select 'it has a subquery, an aggregate or a window function' from tree as t
-    where t.nodes ~ '\{(SUBLINK|AGGREF|WINDOWFUNC|GROUPINGFUNC)'
-    union all
-    select 'it casts to a domain, whose checks could be anything' from tree as t
-    where t.nodes ~ '\{COERCETODOMAIN'
+    select gc._unfit_node(t.nodes, with_time) from tree as t
+    where gc._unfit_node(t.nodes, with_time) is not null
     union all
     select format('%s returns a set', c.oid::regprocedure) from called as c where c.proretset
     union all
     select format('%s is volatile', c.oid::regprocedure) from called as c
     where c.provolatile = 'v'
     union all
-    select format('%s belongs to %s, who could change it', c.oid::regprocedure, c.proowner::regrole)
-    from called as c
-    join pg_roles as r on r.oid = c.proowner
-    where not r.rolsuper and r.rolname <> current_user
+    select gc._unfit_call(t.nodes, with_time) from tree as t
+    where gc._unfit_call(t.nodes, with_time) is not null
+    union all
+    select format('%s belongs to %s, who could change it', u.what, u.owner)
+    from tree as t
+    cross join lateral gc._untrusted_code(
+        target, array['pg_rewrite'::regclass], array[t.oid]
+    ) as u
     limit 1
 $$;
 
-comment on function gc._expression_flaw(regclass) is
+comment on function gc._expression_flaw(regclass, regclass, boolean) is
     'Why an expression that PostgreSQL understands is not good enough; null if it is.';
 
 
@@ -123,7 +194,7 @@ create function gc._check_expression(
 as $$
 declare
     parsed regclass := gc._parse_expression(target, what, expression);
-    flaw text := gc._expression_flaw(parsed);
+    flaw text := gc._expression_flaw(target, parsed, what = 'condition');
     used name[];
     type regtype;
     category text;

@@ -69,7 +69,11 @@ create function gc._fingerprint(c gc.collections)
 as $$
     select md5(gc._catalog_facts(c.target, c.functions) || (
         gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events,
-        extract(epoch from c.undo), c.shared
+        extract(epoch from c.undo), c.shared,
+        -- Whose functions the expressions may call.
+        (select s.trusted_roles from gc.settings as s),
+        (select n.nspowner from pg_namespace as n where n.nspname = 'gc'),
+        array(select r.oid from pg_roles as r where r.rolsuper order by r.oid)
     )::text)
 $$;
 
@@ -102,6 +106,7 @@ declare
     );
 begin
     perform gc._run(command);
+    perform gc._seal_table(to_regclass(format('gc.%I', queue)));
     execute format('create index on gc.%I (review_after)', queue);
     execute format('create index on gc.%I (review_after) where review_count > 0', queue);
     execute format('create index on gc.%I (%s, entry)', queue,
@@ -131,6 +136,7 @@ begin
         from (select (c.key).*) as k
         cross join lateral unnest(k.names, k.types) with ordinality as u(name, type, n)
     ));
+    perform gc._seal('pg_type'::regclass, to_regtype(format('gc.%I', type)));
 end;
 $$;
 
@@ -337,14 +343,11 @@ create function gc._make_function(name name, source text)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    signature regprocedure;
 begin
     perform gc._run(source);
-    select f.oid into signature
+    perform gc._seal('pg_proc'::regclass, f.oid)
     from pg_proc as f
     where f.pronamespace = 'gc'::regnamespace and f.proname = _make_function.name;
-    execute format('revoke all on function %s from public', signature);
     return name;
 end;
 $$;
@@ -515,8 +518,10 @@ comment on function gc._generate(text, boolean) is
     'Makes everything that a collection needs; with fill, also links of what is there already.';
 
 
--- From the lock on, no foreign key can be added. A session that makes the code again locks more,
--- and two of them would wait for each other: the second leaves it to the first.
+-- From the locks on, no foreign key and no trigger can be added; whose code is there is looked at
+-- then, and every time: who is trusted may change without a change of the tables. A session that
+-- makes the code again locks more, and two of them would wait for each other: the second leaves it
+-- to the first.
 create function gc._is_current(name text, fingerprint text)
     returns boolean
     language plpgsql
@@ -533,7 +538,8 @@ begin
         raise 'the table of the collection is gone'
             using hint = format('select gc.untrack(%L);', name);
     end if;
-    execute format('lock table %s in row exclusive mode', c.target);
+    perform gc._lock_touched(c);
+    perform gc._require_trusted(c);
     if gc._fingerprint(c) = _is_current.fingerprint then
         return true;
     end if;

@@ -65,6 +65,7 @@ as $$
 declare
     canonical text;
 begin
+    perform gc._require_own(c.name);
     execute format('select gc.%I($1)', gc._object_name(c.name, '_key_text'))
     into canonical using key;
     if canonical is null then

@@ -206,6 +206,7 @@ begin
         select string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n)
         from unnest(k.queue_names || l.link_columns, k.types || l.types)
             with ordinality as u(name, type, n))));
+    perform gc._seal_table(to_regclass(format('gc.%I', l.links)));
     execute format('create index on gc.%I (%s)', l.links,
         gc._idents(k.queue_names || l.link_columns));
     execute format('comment on table gc.%I is %L', l.links, format(

@@ -68,6 +68,33 @@ $$;
 comment on function gc._add(gc._review_result, gc._review_result) is 'Two results as one.';
 
 
+-- Never "all": that would fire what is pending in the caller's transaction, a trigger on a
+-- temporary table of the caller's own for example, with the rights of blobgc's owner. A name stands
+-- for every constraint in the schema that has it; gc._untrusted looks at these, too.
+create function gc._check_deferred(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    named text := (
+        select string_agg(distinct d.named, ', ')
+        from gc._deferrable(array(
+            select t.relation from gc._touched_by(gc._collection(name)) as t where t.written
+        )) as d
+    );
+begin
+    if named is not null then
+        perform gc._run('set constraints ' || named || ' immediate');
+    end if;
+end;
+$$;
+
+comment on function gc._check_deferred(text) is
+    'Checks the deferred constraints that a review of this collection can have violated.';
+
+
 create function gc._review_batch(name text, batch integer, entries tid[], room integer)
     returns gc._review_result
     language plpgsql
@@ -77,12 +104,15 @@ as $$
 declare
     r gc._review_result;
 begin
+    perform gc._require_own(name);
     execute format(
         'select reviewed, kept, deleted, busy, 0, bytes, touched from gc.%I($1, $2, $3, true)',
         gc._object_name(name, '_review'))
     into r using batch, entries, room;
     -- What a deferred constraint has to say, it says now, while one row can still be told apart.
-    set constraints all immediate;
+    if r.touched > 0 then
+        perform gc._check_deferred(name);
+    end if;
     if r.deleted > 0 then
         insert into gc.totals (collection, rows) values (name, r.deleted);
     end if;

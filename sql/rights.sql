@@ -1,7 +1,5 @@
--- Rights: PUBLIC has none. Roles are not created here; rights are given to roles that exist.
-
-revoke all on all functions in schema gc from public;
-
+-- Rights: PUBLIC has none. Roles are not created here; rights are given to roles that exist, by
+-- name, and nobody has any other: not even who was to have them by ALTER DEFAULT PRIVILEGES.
 
 create function gc._grant_functions(role regrole, names text[])
     returns void

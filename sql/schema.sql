@@ -69,12 +69,17 @@ comment on function gc._require_batch(integer) is
     'Raises for a batch of none, of less, or of null.';
 
 
+-- What is held, leased or waited for keeps others from their work, so it has an end within reach.
 create function gc._require_positive(what text, given interval)
     returns void
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    most interval := case what
+        when 'wait' then interval '1 hour' when 'lease' then '1 day' else '7 days'
+    end;
 begin
     if given is null or given <= '0' then
         raise 'a % must be longer than nothing', what
@@ -82,11 +87,18 @@ begin
                 detail = format('%s is %s.', what, coalesce(given::text, 'null')),
                 hint = format('Leave the argument out for the usual %s.', what);
     end if;
+    if given > most then
+        raise 'a % cannot be longer than %', what, most
+            using errcode = 'invalid_parameter_value',
+                detail = format('%s is %s.', what, given),
+                hint = format('Leave the argument out for the usual %s.', what);
+    end if;
 end;
 $$;
 
 comment on function gc._require_positive(text, interval) is
-    'Raises for a time that is zero, negative or null.';
+    'Raises for a time that is zero, negative, null, or too long: more than an hour for a wait, a '
+    'day for a lease, 7 days for anything else.';
 
 
 -- Errors that are about the moment, and not about what was computed, are the caller's: a conflict

@@ -77,8 +77,9 @@ comment on column gc.settings.keep_alive is 'How long gc.keep_alive holds a row.
 comment on column gc.settings.strict_uploads is
     'Refuse a row whose object was not announced with gc.begin_upload.';
 comment on column gc.settings.trusted_roles is
-    'Roles whose tables may refer to collections, and whose triggers may be on them, besides '
-    'superusers and the owners of blobgc and of the collection.';
+    'Roles whose code may run in a review: who own tables that refer to collections, functions of '
+    'triggers, types. Besides them superusers, the owner of blobgc and, unless that is a superuser, '
+    'the owner of the collection.';
 comment on column gc.settings.log_retention is
     'How long gc.deletion_log is kept. The daily totals are kept for ever.';
 

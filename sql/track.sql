@@ -211,6 +211,7 @@ declare
     seen integer;
     last text;
 begin
+    perform gc._require_own(name);
     execute format('select seen, last from gc.%I($1, $2)', gc._object_name(name, '_scan'))
     into seen, last using batch, cursor;
     update gc.collections as c

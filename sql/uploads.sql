@@ -82,6 +82,7 @@ declare
     url text;
 begin
     if c.url is not null and not c.shared then
+        perform gc._require_own(c.name);
         execute format('select gc.%I($1)', gc._object_name(c.name, '_url')) into url using key;
     end if;
     return url;
@@ -169,7 +170,7 @@ declare
 begin
     perform gc._require_read_committed('begin_upload');
     perform gc._require_positive('timeout', coalesce(timeout, '1 hour'));
-    if wait is null or wait < '0' then
+    if wait is distinct from '0' then
         perform gc._require_positive('wait', wait);
     end if;
 

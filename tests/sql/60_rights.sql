@@ -1,7 +1,7 @@
 -- Rights: who may do what. Roles are made here, and go with the transaction.
 begin;
 set local client_min_messages = error;
-select plan(71);
+select plan(75);
 
 create role rights_app;
 create role rights_runner;
@@ -205,6 +205,59 @@ select is(pg_temp.state_of($$select gc.scan('file')$$), '42501', 'nor scan');
 reset role;
 select set_eq('select name from gc.collections', array['file', 'plain'],
     'so the collections are what they were');
+
+
+-- Default privileges give nobody anything, neither at the installation nor later.
+drop extension blobgc cascade;
+drop schema app cascade;
+alter default privileges grant all on tables to rights_nobody, public;
+alter default privileges grant all on sequences to rights_nobody, public;
+alter default privileges grant all on functions to rights_nobody, public;
+alter default privileges grant all on types to rights_nobody;
+alter default privileges grant all on schemas to rights_nobody, public;
+create extension blobgc;
+create schema app;
+create table app.file (id bigint, part bigint, primary key (id, part));
+create table app.post (id bigint, file bigint, part bigint, foreign key (file, part)
+    references app.file) partition by range (id);
+create table app.post_1 partition of app.post default;
+create index on app.post (file, part);
+create function pg_temp.held(role name)
+    returns setof text
+    language sql
+as $$
+    select c.oid::regclass::text from pg_class as c
+    where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v')
+        and has_table_privilege(role, c.oid,
+            'select, insert, update, delete, truncate, references, trigger')
+    union all
+    select c.oid::regclass::text from pg_class as c
+    where c.relnamespace = 'gc'::regnamespace and case
+        when c.relkind = 'S' then has_sequence_privilege(role, c.oid, 'select, usage, update')
+    end
+    union all
+    select f.oid::regprocedure::text from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace and has_function_privilege(role, f.oid, 'execute')
+    union all
+    select t.oid::regtype::text from pg_type as t
+    where t.typnamespace = 'gc'::regnamespace and t.typelem = 0
+        and has_type_privilege(role, t.oid, 'usage')
+    union all
+    select 'schema ' || p from unnest(array['usage', 'create']) as p
+    where has_schema_privilege(role, 'gc', p)
+$$;
+select is_empty($$select pg_temp.held('rights_nobody')$$,
+    'default privileges give nobody a right on what is installed');
+select count(*) from gc.track('app.file', url => $$'s3://b/' || id || part$$) \g /dev/null
+select cmp_ok(cardinality(c.links), '>', 0, 'a collection is tracked, with links')
+from gc.collections as c;
+select is_empty($$select pg_temp.held('rights_nobody')$$, 'nor on what is generated');
+select gc.grant_uploader('rights_nobody') \g /dev/null
+select bag_eq($$select split_part(h, '(', 1) from pg_temp.held('rights_nobody') as h$$,
+    array['schema usage', 'gc.begin_upload', 'gc.end_upload', 'gc.keep_alive',
+        'gc._own_function', 'gc._object_name',
+        'gc.file_begin_upload', 'gc.file_end_upload', 'gc.file_keep_alive'],
+    'an uploader gets exactly what an upload needs');
 
 select * from finish();
 rollback;

@@ -7,7 +7,7 @@ begin;
 set local client_min_messages = error;
 -- Relations of pg_temp would otherwise come first, for pgTAP too.
 set local search_path = pg_catalog, public, pg_temp;
-select plan(74);
+select plan(102);
 
 create role mallory;
 create schema app;
@@ -441,7 +441,18 @@ select is((select state from pg_temp.error_of($$select gc.track('evil.forged')$$
 reset role;
 
 
--- Functions in expressions.
+-- Times without an end would keep others from their work.
+insert into app.file (id, digest) values (103, '\x01');
+select is((select state from pg_temp.error_of(c)), '22023', 'too long a time is refused: ' || c)
+from unnest(array[
+    $$select gc.claim('w', 1, '200000 years')$$, $$select gc.claim('w', 1, '25 hours')$$,
+    $$select gc.begin_upload('file', '103', timeout => '200000 years')$$,
+    $$select gc.begin_upload('file', '103', wait => '2 hours')$$
+]) as c;
+
+
+-- Functions in expressions. She is not trusted any more.
+update gc.settings set trusted_roles = '{}';
 create function app.plain(text) returns text immutable language sql as 'select $1';
 create function app.risky(text) returns text volatile language sql as 'select $1';
 create function app.several(text) returns setof text immutable language sql as 'select $1';
@@ -453,6 +464,7 @@ create function evil.bomb(text) returns text immutable language plpgsql
     as 'begin perform evil.pwn(''bomb''); return $1; end';
 create domain evil.checked as text check (evil.is_good(value));
 create type evil.thing as (x text);
+create type evil.wrapped as (x evil.checked);
 create function evil.to_thing(text) returns evil.thing immutable language sql
     as 'select row($1)::evil.thing';
 create cast (text as evil.thing) with function evil.to_thing(text);
@@ -508,6 +520,50 @@ select pg_temp.refused('label', 'path || ''', '.');
 select pg_temp.refused('label', 'path) from app.other union all select (''x''', '.');
 select pg_temp.refused('condition', 'true) or (true', '.');
 select pg_temp.refused('label', '', 'syntax error');
+-- Whatever depends on who asks, and every part that is not known.
+select pg_temp.refused(a.argument, a.expression, a.reason)
+from (values
+    ('url', 'path || current_setting(''app.x'', true)', 'current_setting.* reads more'),
+    ('condition', 'current_setting(''app.x'', true) = ''1''', 'current_setting.* reads more'),
+    ('condition', 'pg_backend_pid() = 1', 'pg_backend_pid.* reads more'),
+    ('condition', 'inet_client_addr() is null', 'inet_client_addr.* reads more'),
+    ('condition', 'session_user = ''x''', 'reads the session'),
+    ('condition', 'current_user = ''x''', 'reads the session'),
+    ('condition', 'current_schema = ''x''', 'reads the session'),
+    ('condition', 'getpgusername() = ''x''', 'reads more'),
+    ('condition', 'pg_current_xact_id_if_assigned() is null', 'reads more'),
+    ('condition', 'txid_current_if_assigned() is null', 'reads more'),
+    ('condition', 'has_table_privilege(''app.file'', ''select'')', 'reads more'),
+    ('condition', 'to_regclass(path) is null', 'reads more'),
+    ('condition', 'table_to_xml(''app.file'', true, true, '''') is null', 'reads more'),
+    ('condition', 'pg_column_size(path) > 1', 'reads more'),
+    ('label', 'to_tsvector(path)::text', 'reads more'),
+    ('url', 'path || now()', 'now.* reads more'),
+    ('label', 'path || current_date', 'reads the session or the time'),
+    ('label', 'xmlserialize(content xmlpi(name x, path) as text)', 'not known to be safe'),
+    ('condition', 'xmlparse(content ''x'') is document', 'not known to be safe'),
+    ('condition', 'path::evil.wrapped is not null', 'mallory')
+) as a(argument, expression, reason);
+select is_empty(
+    $$select format('%s: %s', e.message, e.detail)
+        from unnest(array[
+            'now() > ''2020-01-01''', 'current_timestamp > ''2020-01-01''',
+            'current_date > date ''2020-01-01''', 'localtimestamp > ''2020-01-01''',
+            'age(timestamp ''2020-01-01'') > ''1 day''', 'to_char(now(), ''YYYY'') > ''2000''',
+            'extract(year from now()) > 2000', 'date_trunc(''day'', now()) < now()',
+            'now() - interval ''1 day'' > date ''2020-01-01''', 'concat(path, id) <> ''''',
+            'format(''%s'', path) <> ''x''', 'to_jsonb(path) is not null',
+            'case when path is null then true else false end', 'coalesce(path, ''x'') <> ''y''',
+            'path = any (array[''a'', ''b''])', 'nullif(path, ''x'') is not null',
+            'greatest(id, 2) > 1', '(row(id, path)) > row(1, ''x'')', 'id is distinct from 3',
+            'path collate "C" > ''a''', '(string_to_array(path, ''/''))[1] = ''x''',
+            'path like ''a%'' is not false', '(other).path = ''x''', 'upper(path) ~ ''A'''
+        ]) as x(expression)
+        cross join lateral pg_temp.error_of(
+            format('select gc.track(''app.other'', condition => %L)', x.expression)) as e
+        where e.state is not null$$,
+    'what depends on the row and the time alone is accepted');
+select gc.untrack('other') \g /dev/null
 select is((select things from things)::text,
     format('(%s,%s,%s,%s)', :'collections_before', :'relations_before',
         :'functions_before', :'triggers_before'),
@@ -521,6 +577,40 @@ delete from app.other;
 select results_eq('select url, label from gc.tombstones', $$values ('x', 'X')$$, 'and used');
 select is_empty('table stolen',
     'and nothing of mallory''s was run by anybody else');
+
+
+-- TEST ONLY, not mended yet: sql/templates.sql reads settings that any session can set.
+create table app.plain (id text primary key, path text);
+create index on app.plain (path);
+create table app.secret (id text primary key, path text);
+create index on app.secret (path);
+select count(*) from gc.track('app.plain', url => 'path') \g /dev/null
+select count(*) from gc.track('app.secret', url => 'path') \g /dev/null
+grant select, insert, update, delete on app.plain to mallory;
+delete from gc.tombstones;
+set local role mallory;
+set local blobgc.reviewing = 'plain';
+set local blobgc.event = 'forged';
+select pg_temp.attack($$insert into app.plain values ('f', 's3://x/forged')$$,
+    'delete from app.plain') as error \gset
+reset role;
+select is((select event from gc.tombstones where url = 's3://x/forged'), null,
+    'a session''s settings do not say why a row was deleted');
+reset blobgc.reviewing;
+reset blobgc.event;
+delete from gc.tombstones;
+
+-- TEST ONLY, not mended yet: gc._admit in sql/tombstones.sql tells what it knows.
+insert into app.secret values ('the key of another', 's3://x/wanted');
+delete from app.secret;
+update gc.tombstones set worker = 'worker of another', due_at = now() + interval '1 hour';
+set local role mallory;
+select state, concat_ws(' ', message, detail, hint) as said
+from pg_temp.error_of($$insert into app.plain values ('m', 's3://x/wanted')$$) \gset
+reset role;
+select is(:'state'::text, 'ZG001', 'a row whose object is being deleted is refused');
+select doesnt_match(:'said'::text, 'another|secret',
+    'which tells nothing of the row, the collection and the worker of others');
 
 select * from finish();
 rollback;

@@ -152,7 +152,7 @@ from (values
     ('size', 'path', 'of type text', 'a number of bytes'),
     ('size', 'id::text', 'of type text', 'a number of bytes'),
     ('label', 'array[path]', 'of type text\[\]', 'has to be text'),
-    ('generation', 'now()', 'of type timestamp', 'text or a number'),
+    ('generation', 'now()', 'reads more than the row', 'text or a number'),
     ('condition', 'id', 'of type bigint', 'true or false'),
     ('condition', 'path', 'of type text', 'true or false'),
     ('url', 'path || random()', 'volatile', 'computed from the row alone'),

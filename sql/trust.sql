@@ -1,0 +1,347 @@
+-- Trust: whose code may run with the rights of blobgc's owner.
+--
+-- Reading a table computes what stands in its indexes, statistics, domains and constraints, and
+-- deleting from it runs triggers and rules. All of that is looked for in the catalog, and every
+-- table, type, function and operator that is found has to belong to a role that is trusted. What a
+-- function of a trusted role calls in its turn is that role's concern.
+
+-- A role whose rights are everything: what runs with them could do anything to the server.
+create function gc._is_mighty()
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from pg_roles as r
+        where pg_has_role(current_user, r.oid, 'member') and (
+            r.rolsuper or r.rolname in ('pg_execute_server_program', 'pg_write_server_files')
+        )
+    )
+$$;
+
+comment on function gc._is_mighty() is
+    'Whether this role is a superuser, can become one, or has the server''s files.';
+
+
+-- Tracking a table trusts its owner, but not with more than a table: not with a superuser's rights.
+create function gc._trusted(target regclass)
+    returns setof oid
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select r.oid
+    from pg_roles as r
+    where r.rolsuper
+        or r.rolname = current_user
+        or r.rolname in (select unnest(s.trusted_roles) from gc.settings as s)
+        or r.oid = (select c.relowner from pg_class as c where c.oid = target)
+            and not gc._is_mighty()
+$$;
+
+comment on function gc._trusted(regclass) is
+    'The roles whose code may run when this table''s rows are read or deleted.';
+
+
+-- pg_depend leaves out what came with the server; from 16384 on, oids are those of users. Casts and
+-- operator classes are found by type: generated code prints, compares and sorts whatever it reads.
+create function gc._next_code(class oid, id oid)
+    returns table (next_class oid, next_id oid)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    rows 2
+as $$
+    select d.refclassid, d.refobjid
+    from pg_depend as d
+    where d.classid = class and d.objid = id and d.refobjid >= 16384
+        and d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
+            'pg_opclass'::regclass, 'pg_opfamily'::regclass)
+        and class <> 'pg_proc'::regclass
+    union all
+    select 'pg_constraint'::regclass, k.oid from pg_constraint as k
+    where class = 'pg_type'::regclass and k.contypid = id
+    union all
+    select 'pg_type'::regclass, a.atttypid
+    from pg_type as t
+    join pg_attribute as a on a.attrelid = t.typrelid and a.attnum > 0 and a.atttypid >= 16384
+    where class = 'pg_type'::regclass and t.oid = id and t.typrelid <> 0
+    union all
+    select 'pg_proc'::regclass, c.castfunc from pg_cast as c
+    where class = 'pg_type'::regclass and c.castsource = id and c.castfunc >= 16384
+    union all
+    select 'pg_opclass'::regclass, o.oid from pg_opclass as o
+    where class = 'pg_type'::regclass and o.opcintype = id
+    union all
+    select 'pg_operator'::regclass, o.amopopr from pg_amop as o
+    where class = 'pg_opfamily'::regclass and o.amopfamily = id and o.amopopr >= 16384
+    union all
+    select 'pg_proc'::regclass, p.amproc::oid from pg_amproc as p
+    where class = 'pg_opfamily'::regclass and p.amprocfamily = id and p.amproc >= 16384
+$$;
+
+comment on function gc._next_code(oid, oid) is
+    'The functions, operators and types that using this object can call.';
+
+
+create view gc._owners as
+select 'pg_class'::regclass::oid as class, c.oid as id, c.relowner as owner from pg_class as c
+union all
+select 'pg_proc'::regclass, p.oid, p.proowner from pg_proc as p
+union all
+select 'pg_type'::regclass, t.oid, t.typowner from pg_type as t
+union all
+select 'pg_operator'::regclass, o.oid, o.oprowner from pg_operator as o
+union all
+select 'pg_opclass'::regclass, o.oid, o.opcowner from pg_opclass as o
+union all
+select 'pg_opfamily'::regclass, o.oid, o.opfowner from pg_opfamily as o
+union all
+select 'pg_statistic_ext'::regclass, s.oid, s.stxowner from pg_statistic_ext as s
+union all
+select 'pg_trigger'::regclass, g.oid, p.proowner
+from pg_trigger as g
+join pg_proc as p on p.oid = g.tgfoid;
+
+comment on view gc._owners is
+    'Whose each object is. A trigger counts as its function''s owner''s.';
+comment on column gc._owners.class is 'The catalog that the object stands in.';
+comment on column gc._owners.id is 'Its oid there.';
+comment on column gc._owners.owner is 'The oid of the role that it belongs to.';
+
+
+-- Nearly always nothing is reached beyond the objects that are given, so these are looked up all at
+-- once, and only the rest one by one.
+create function gc._untrusted_code(target regclass, classes oid[], ids oid[])
+    returns table (what text, owner name)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = on
+    set enable_hashjoin = on
+as $$
+declare
+    trusted oid[] := array(select gc._trusted(target));
+begin
+    return query
+        with recursive given(class, id) as materialized (
+            select u.class, u.id from unnest(classes, ids) as u(class, id)
+        ),
+        reached(class, id) as (
+            select d.refclassid, d.refobjid
+            from given as g
+            join pg_depend as d on d.classid = g.class and d.objid = g.id
+            where d.refobjid >= 16384 and d.refclassid in (
+                'pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
+                'pg_opclass'::regclass, 'pg_opfamily'::regclass)
+            union
+            select n.next_class, n.next_id
+            from reached as r
+            cross join lateral gc._next_code(r.class, r.id) as n
+        )
+        select i.type || ' ' || i.identity, pg_get_userbyid(o.owner)
+        from (select * from given union select * from reached) as r
+        join gc._owners as o on o.class = r.class and o.id = r.id and o.owner <> all (trusted)
+        cross join lateral pg_identify_object(r.class, r.id, 0) as i;
+end;
+$$;
+
+comment on function gc._untrusted_code(regclass, oid[], oid[]) is
+    'What using these objects can call, and they themselves, where their owner is not trusted.';
+
+
+-- Foreign keys into the collection are read by its reviews; those that are owned are deleted from.
+-- Where a row is deleted, PostgreSQL goes on by itself: to partitions, along ON DELETE CASCADE, SET
+-- NULL and SET DEFAULT, into what a rule names; and it checks deferred constraints when it is told
+-- to, all of one name in a schema at once.
+create function gc._touched(target regclass, owned oid[])
+    returns table (relation oid, written boolean, by_parent boolean)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = on
+    set enable_hashjoin = on
+as $$
+declare
+    roots oid[] := array(select p::oid from gc._partitions(target) as p);
+begin
+    return query
+        with recursive edges(parent, child, writes, reads, is_part) as materialized (
+            select i.inhparent, i.inhrelid, p.relkind = 'p', true, p.relkind = 'p'
+            from pg_inherits as i join pg_class as p on p.oid = i.inhparent
+            union all
+            select k.confrelid, k.conrelid, k.confdeltype in ('c', 'n', 'd')
+                or k.conrelid = any (owned) and k.confrelid = any (roots),
+                k.condeferrable or k.confrelid = any (roots), false
+            from pg_constraint as k where k.contype = 'f' and k.conparentid = 0
+            union all
+            select r.ev_class, d.refobjid, true, r.ev_type = '1', false
+            from pg_rewrite as r
+            join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+                and d.refclassid = 'pg_class'::regclass and d.refobjid <> r.ev_class
+            where r.oid >= 16384
+        ),
+        tables(id, writes, is_part) as (
+            select target::oid, true, false
+            union
+            select e.child, t.writes and e.writes, e.is_part
+            from tables as t
+            join edges as e on e.parent = t.id and (e.reads or t.writes and e.writes)
+        )
+        select t.id, bool_or(t.writes), bool_and(t.is_part) from tables as t group by t.id;
+end;
+$$;
+
+comment on function gc._touched(regclass, oid[]) is
+    'The tables that a review of this one reads, and those that it writes; by_parent: that are '
+    'only touched as partitions of another.';
+
+
+create function gc._deferrable(tables oid[])
+    returns table (id oid, relation oid, named text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select o.oid, o.conrelid, format('%I.%I', n.nspname, o.conname)
+    from pg_constraint as k
+    join pg_constraint as o on o.conname = k.conname and o.connamespace = k.connamespace
+    join pg_namespace as n on n.oid = o.connamespace
+    where k.condeferrable and k.conparentid = 0 and o.condeferrable
+        and (k.conrelid = any (tables) or k.confrelid = any (tables))
+$$;
+
+comment on function gc._deferrable(oid[]) is
+    'The constraints that can wait for the end of a transaction and that writing these tables can '
+    'violate, and all others that SET CONSTRAINTS takes for the same, because they have the name.';
+
+
+create function gc._objects_of(tables oid[])
+    returns table (class oid, id oid)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select 'pg_class'::regclass, t from unnest(tables) as t
+    union all
+    select 'pg_class'::regclass, i.indexrelid from pg_index as i where i.indrelid = any (tables)
+    union all
+    select 'pg_constraint'::regclass, k.oid from pg_constraint as k
+    where k.conrelid = any (tables) and k.contype <> 'n'
+    union all
+    select 'pg_attrdef'::regclass, d.oid from pg_attrdef as d where d.adrelid = any (tables)
+    union all
+    select 'pg_statistic_ext'::regclass, s.oid from pg_statistic_ext as s
+    where s.stxrelid = any (tables)
+    union all
+    select 'pg_policy'::regclass, p.oid from pg_policy as p where p.polrelid = any (tables)
+    union all
+    select 'pg_rewrite'::regclass, r.oid from pg_rewrite as r where r.ev_class = any (tables)
+    union all
+    select 'pg_trigger'::regclass, g.oid from pg_trigger as g
+    where g.tgrelid = any (tables) and not g.tgisinternal
+$$;
+
+comment on function gc._objects_of(oid[]) is
+    'Tables with all that PostgreSQL computes or runs when they are read or written.';
+
+
+-- A generated function is called with the rights of blobgc's owner, and its owner can change it:
+-- give it another search_path, for example. A dump that somebody else restored has such functions.
+create function gc._require_own(name text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    what text;
+    owner name;
+begin
+    select w.what, pg_get_userbyid(w.owner) into what, owner
+    from gc.collections as c
+    cross join lateral (
+        select format('table %s', r.oid::regclass), r.relowner from pg_class as r
+        where r.oid = c.target or r.relnamespace = 'gc'::regnamespace
+            and r.relname = any (c.links || gc._object_name(c.name, '_review_queue'))
+        union all
+        select format('function %s', f.oid::regprocedure), f.proowner from pg_proc as f
+        where f.pronamespace = 'gc'::regnamespace and f.proname = any (c.functions)
+    ) as w(what, owner)
+    where c.name = _require_own.name and w.owner not in (select gc._trusted(c.target))
+    limit 1;
+    if found then
+        raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
+            using errcode = 'ZG003',
+                detail = format('Nothing is done with the collection "%s" until then.', name),
+                hint = format('update gc.settings set trusted_roles = trusted_roles || %L::name;',
+                    owner);
+    end if;
+end;
+$$;
+
+comment on function gc._require_own(text) is
+    'Raises ZG003 if a collection, or what was generated for it, belongs to a role that is not '
+    'trusted. To be called before any generated function is.';
+
+
+-- By default privileges, others may get rights on whatever the owner of blobgc creates.
+create function gc._seal(class oid, id oid)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    command text;
+begin
+    for command in
+        select distinct format('revoke all on %s %s from %s cascade', o.kind, o.name,
+            case when a.grantee = 0 then 'public' else a.grantee::regrole::text end)
+        from (
+            select case c.relkind when 'S' then 'sequence' else 'table' end,
+                c.oid::regclass::text, c.relowner, c.relacl
+            from pg_class as c where class = 'pg_class'::regclass and c.oid = id
+            union all
+            select 'function', f.oid::regprocedure::text, f.proowner,
+                coalesce(f.proacl, acldefault('f', f.proowner))
+            from pg_proc as f where class = 'pg_proc'::regclass and f.oid = id
+            union all
+            select 'type', t.oid::regtype::text, t.typowner,
+                coalesce(t.typacl, acldefault('T', t.typowner))
+            from pg_type as t where class = 'pg_type'::regclass and t.oid = id
+        ) as o(kind, name, owner, acl)
+        cross join lateral aclexplode(o.acl) as a
+        where a.grantee <> o.owner
+    loop
+        perform gc._run(command);
+    end loop;
+end;
+$$;
+
+comment on function gc._seal(oid, oid) is
+    'Takes every right on a table, sequence, function or type from everybody but its owner.';
+
+
+create function gc._seal_table(relation regclass)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._seal(o.class, o.id)
+    from (
+        select 'pg_class'::regclass::oid, relation::oid
+        union all
+        select 'pg_type'::regclass, c.reltype from pg_class as c where c.oid = relation
+        union all
+        select d.classid, d.objid from pg_depend as d
+        join pg_class as s on s.oid = d.objid and s.relkind = 'S'
+        where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
+            and d.refobjid = relation
+    ) as o(class, id)
+$$;
+
+comment on function gc._seal_table(regclass) is
+    'Takes every right on a table, its row type and its sequences from everybody but its owner.';
