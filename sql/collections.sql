@@ -25,6 +25,7 @@ create table gc.collections (
     links name[] not null default '{}',
     shared boolean not null default false,
     proof oid,
+    url_prefix text,
     fingerprint text,
     scanning boolean not null default false,
     scan_cursor text,
@@ -60,6 +61,8 @@ comment on column gc.collections.shared is
     'Rows may share an object: their url is not surely made of one key column alone.';
 comment on column gc.collections.proof is
     'The CHECK constraint by which they cannot; null where none is needed, or there is none.';
+comment on column gc.collections.url_prefix is
+    'The text with which every url surely begins; null: nobody knows.';
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
 comment on column gc.collections.scanning is 'A scan that reviews carry on by themselves.';
 comment on column gc.collections.scan_cursor is 'The key up to which a scan has come.';

@@ -350,37 +350,6 @@ comment on function gc._check_definition(gc.collections) is
     'Raises if the definition does not fit the table; returns the columns that it uses.';
 
 
--- A url that is made of a key's one column and of text, and of nothing that loses part of it, can
--- be no other row's.
-create function gc._is_lossless(c gc.collections)
-    returns boolean
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    parsed regclass := gc._parse_expression(c.target, 'url', c.url);
-    lossless boolean;
-begin
-    select bool_and(p.proname in ('textcat', 'textanycat', 'anytextcat', 'encode')
-            and p.pronamespace = 'pg_catalog'::regnamespace)
-        and not bool_or(r.ev_action::text
-            ~ '\{(CASE|COALESCE|NULLIF|MINMAX|SUBSCRIPT|NULLTEST|BOOL|FIELD)')
-        and not bool_or(r.ev_action::text ~ ':resulttype (?!25 )\d+ :resultcollid')
-    into lossless
-    from pg_rewrite as r
-    cross join lateral regexp_matches(r.ev_action::text, ':(?:op)?funcid (\d+)', 'g') as m
-    join pg_proc as p on p.oid = m[1]::oid
-    where r.ev_class = parsed;
-    drop view gc._expression;
-    return lossless is true;
-end;
-$$;
-
-comment on function gc._is_lossless(gc.collections) is
-    'Whether the url, which reads the key only, has all of the key in it.';
-
-
 create function gc._tree(nodes text)
     returns text
     language sql
@@ -394,19 +363,16 @@ comment on function gc._tree(text) is
     'A node tree without what depends on the statement that the expression stands in.';
 
 
--- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
--- are one row. Any f will do, so long as it reads nothing but the url (what a type's own input
--- makes of a text may depend on a setting) and nobody can change it, and the two sides are compared
--- byte for byte. Null would be "distinct", so no url is null either.
-create function gc._url_proof(c gc.collections)
-    returns oid
+-- PostgreSQL escapes blanks and brackets in names: no name can look like a part of the tree.
+create function gc._url_tree(c gc.collections)
+    returns text
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
     parsed regclass := gc._parse_expression(c.target, 'url', c.url);
-    url text := (
+    tree text := (
         select substring(gc._tree(r.ev_action::text)
             from ':targetList \(\{TARGETENTRY :expr (.*) :resno 1 :resname value ')
         from pg_rewrite as r
@@ -414,6 +380,109 @@ declare
     );
 begin
     drop view gc._expression;
+    return tree;
+end;
+$$;
+
+comment on function gc._url_tree(gc.collections) is 'The node tree of a collection''s url.';
+
+
+-- Constants are text or integers (25 and 1043 are text and varchar, 20, 21 and 23 the integers); a
+-- key is one of these, a uuid (2950) or a bytea (17). All of them print one way for each value. The
+-- key comes in once, and is lost by none of this. What is not listed here stays as it is.
+create function gc._reduced_url(tree text, key smallint)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    concatenation text := format(
+        '\{(?:OPEXPR :opno \d+ :opfuncid|FUNCEXPR :funcid) (?:%s|%s|%s) [^{}]*:args \(',
+        'textcat(text, text)'::regprocedure::oid, 'textanycat(text, anynonarray)'::regprocedure::oid,
+        'anytextcat(anynonarray, text)'::regprocedure::oid);
+    rules text[] := array[
+        ['\{CONST :consttype (?:25|1043|20|21|23) [^{}]*:constisnull false [^{}]*\}', '@text'],
+        [format('\{VAR :varattno %s :vartype (?:25|1043) [^{}]*\}', key), '@key'],
+        [format('\{VAR :varattno %s :vartype (?:20|21|23|2950|17) [^{}]*\}', key), '@value'],
+        ['\{COERCEVIAIO :arg @value :resulttype (?:25|1043) [^{}]*\}', '@key'],
+        ['\{RELABELTYPE :arg (@text|@key) :resulttype (?:25|1043) [^{}]*\}', '\1'],
+        [format('\{FUNCEXPR :funcid %s [^{}]*:args \(@value @text\)[^{}]*\}',
+            'encode(bytea, text)'::regprocedure::oid), '@key'],
+        [concatenation || '@text @text\)[^{}]*\}', '@text'],
+        [concatenation || '(?:@text @(?:key|value)|@(?:key|value) @text)\)[^{}]*\}', '@key']
+    ];
+    rule text[];
+    before text;
+begin
+    loop
+        before := tree;
+        foreach rule slice 1 in array rules loop
+            tree := regexp_replace(tree, rule[1], rule[2], 'g');
+        end loop;
+        exit when tree = before;
+    end loop;
+    return tree;
+end;
+$$;
+
+comment on function gc._reduced_url(text, smallint) is
+    'A url''s tree, in which @key stands for what surely has all of the key in it, and @text for '
+    'what is always the same.';
+
+
+create function gc._is_lossless(c gc.collections)
+    returns boolean
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(gc._reduced_url(gc._url_tree(c), i.indkey[0]) = '@key', false)
+    from pg_index as i
+    where i.indrelid = c.target and i.indisprimary and i.indnkeyatts = 1
+$$;
+
+comment on function gc._is_lossless(gc.collections) is
+    'Whether the url is made of constant text and of the key''s one column, and of nothing that '
+    'could lose part of it: then it can be no other row''s.';
+
+
+-- The leftmost constant of a chain of concatenations. Its bytes stand in the tree as signed
+-- numbers, behind four that tell their number.
+create function gc._url_prefix(c gc.collections)
+    returns text
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select convert_from(string_agg(set_byte('\x00', 0, (b.byte::integer + 256) % 256), ''
+        order by b.n), getdatabaseencoding())
+    from substring(gc._url_tree(c) from format(
+        '^(?:\{OPEXPR :opno \d+ :opfuncid (?:%s|%s) [^{}]*:args \()*'
+        '\{CONST :consttype 25 [^{}]*:constisnull false [^{}]*:constvalue \d+ \[ ([-\d ]+) \]\}',
+        'textcat(text, text)'::regprocedure::oid,
+        'textanycat(text, anynonarray)'::regprocedure::oid)) as m(bytes)
+    cross join lateral regexp_split_to_table(m.bytes, ' ') with ordinality as b(byte, n)
+    where b.n > 4
+$$;
+
+comment on function gc._url_prefix(gc.collections) is
+    'The text with which every url of a collection surely begins; null: there is none.';
+
+
+-- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
+-- are one row. Any f will do, so long as it is made of constants and immutable functions that nobody
+-- can change (a type's own input, for one, may depend on a setting), reads nothing but the url, and
+-- the two sides are compared byte for byte. Null would be "distinct", so no url is null either.
+create function gc._url_proof(c gc.collections)
+    returns oid
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    url text := gc._url_tree(c);
+begin
     return (
         select k.oid
         from pg_constraint as k
@@ -425,8 +494,7 @@ begin
             and m[1]::regproc::text in ('byteaeq', 'uuid_eq', 'int2eq', 'int4eq', 'int8eq')
             and m[2]::smallint = i.indkey[0]
             and position(url in m[3]) > 0
-            and replace(m[3], url, '')
-                !~ '\{(VAR|SUBLINK|SQLVALUEFUNCTION|COERCEVIAIO|COERCETODOMAIN) '
+            and replace(m[3], url, '') !~ '\{(?!(?:CONST|FUNCEXPR|OPEXPR|RELABELTYPE) )'
             and not exists (
                 select
                 from regexp_matches(k.conbin::text, ':(?:op)?funcid (\d+)', 'g') as f

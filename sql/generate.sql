@@ -458,7 +458,8 @@ begin
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o
-    set shared = gc._shares_objects(c)
+    set shared = gc._shares_objects(c),
+        url_prefix = case when c.url is not null then gc._url_prefix(c) end
     where o.name = c.name
     returning o.* into c;
     perform gc._make_storage(c);
