@@ -13,6 +13,7 @@ SQL = \
 	sql/catalog.sql \
 	sql/expressions.sql \
 	sql/collections.sql \
+	sql/keepers.sql \
 	sql/definition.sql \
 	sql/log.sql \
 	sql/holds.sql \

@@ -47,6 +47,80 @@ comment on function gc._require_table(regclass) is
     'Raises for what is not a table with a primary key.';
 
 
+create function gc._names(c gc.collections)
+    returns table (kind text, name text, hint text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with tables(id) as (
+        select gc._partitions(c.target)
+        union
+        select gc._partitions(r.referencing) from gc._references(c) as r
+    )
+    select 'collection', c.name, format('select * from gc.track(%L, name => ''…'');', c.target)
+    union all
+    select 'table', t.relname, format('alter table %s rename to …;', t.oid::regclass)
+    from tables as i join pg_class as t on t.oid = i.id
+    union all
+    select 'schema', n.nspname, format('alter schema %I rename to …;', n.nspname)
+    from tables as i join pg_class as t on t.oid = i.id
+    join pg_namespace as n on n.oid = t.relnamespace
+    union all
+    select 'column', u.name, format('alter table %s rename column %I to …;', u.id, u.name)
+    from (
+        select c.target, a.attname from pg_attribute as a
+        where a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
+        union all
+        select r.referencing, unnest(r.columns || (gc._partition_key(r.referencing)).columns)
+        from gc._references(c) as r
+    ) as u(id, name)
+$$;
+
+comment on function gc._names(gc.collections) is
+    'The names that generated code is made of, and how each is changed.';
+
+
+-- Generated code uses them for purposes of its own.
+create function gc._require_names(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    found_one record;
+begin
+    select n.* into found_one from gc._names(c) as n
+    where n.name ~ '[\u0001-\u001f\u007f]' order by n.kind, n.name limit 1;
+    if found then
+        raise 'the name of the % % has a control character', found_one.kind,
+            to_json(found_one.name)
+            using errcode = 'invalid_name',
+                detail = 'Line breaks, tabs and the like in a name are not supported.',
+                hint = found_one.hint;
+    end if;
+    select e.what, e.expression into found_one
+    from (
+        select x.what, x.expression from gc._expressions(c) as x
+        union all
+        select 'events', v.value from jsonb_each_text(c.events) as v
+    ) as e(what, expression)
+    where e.expression ~ '[\u0001-\u0008\u000b\u000c\u000e-\u001f\u007f]'
+    limit 1;
+    if found then
+        raise 'the argument % has a control character', found_one.what
+            using errcode = 'invalid_parameter_value',
+                detail = format('%s is not supported.', to_json(found_one.expression)),
+                hint = 'Write chr(…) in its place.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_names(gc.collections) is
+    'Raises for a control character in what generated code is made of.';
+
+
 create function gc._concurrently(relation regclass)
     returns text
     language sql
@@ -67,24 +141,30 @@ create function gc._require_indexes(target regclass)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r gc._reference;
+    missing text[];
+    script text;
 begin
-    select f.* into r
+    select array_agg(distinct f.reference), string_agg(distinct format('create index %son %s (%s);',
+        gc._concurrently(f.referencing), f.referencing, gc._idents(f.columns)), E'\n')
+    into missing, script
     from gc._foreign_keys(target) as f
-    where not gc._has_index(f.referencing, f.columns)
-    limit 1;
-    if found then
-        raise '% refers to "%" without an index', r.reference, target
+    where not gc._has_index(f.referencing, f.columns);
+    if cardinality(missing) = 1 then
+        raise '% refers to "%" without an index', missing[1], target
             using errcode = 'invalid_table_definition',
-                detail = 'Every review would read that table from end to end.',
-                hint = format('create index %son %s (%s);',
-                    gc._concurrently(r.referencing), r.referencing, gc._idents(r.columns));
+                detail = 'Every review would read that table from end to end.', hint = script;
+    elsif missing is not null then
+        raise '% references to "%" have no index', cardinality(missing), target
+            using errcode = 'invalid_table_definition',
+                detail = format('Every review would read these tables from end to end: %s.',
+                    array_to_string(missing, ', ')),
+                hint = script;
     end if;
 end;
 $$;
 
 comment on function gc._require_indexes(regclass) is
-    'Raises for a reference whose columns have no index.';
+    'Raises for references whose columns have no index; the hint is the script that makes them.';
 
 
 -- Names are looked up once, when gc.track is called: a table that gets the same name later, in
@@ -331,9 +411,12 @@ create function gc._check_definition(c gc.collections)
 as $$
 begin
     perform gc._require_table(c.target);
+    perform gc._require_names(c);
     perform gc._require_trusted(c);
     perform gc._require_indexes(c.target);
     perform gc._require_owned(c);
+    perform gc._require_keepers_back(c);
+    perform gc._require_locking(c);
     perform gc._require_events(c);
     perform gc._require_rights(c);
     return array(
@@ -399,7 +482,8 @@ as $$
 declare
     concatenation text := format(
         '\{(?:OPEXPR :opno \d+ :opfuncid|FUNCEXPR :funcid) (?:%s|%s|%s) [^{}]*:args \(',
-        'textcat(text, text)'::regprocedure::oid, 'textanycat(text, anynonarray)'::regprocedure::oid,
+        'textcat(text, text)'::regprocedure::oid,
+        'textanycat(text, anynonarray)'::regprocedure::oid,
         'anytextcat(anynonarray, text)'::regprocedure::oid);
     rules text[] := array[
         ['\{CONST :consttype (?:25|1043|20|21|23) [^{}]*:constisnull false [^{}]*\}', '@text'],
@@ -471,9 +555,9 @@ comment on function gc._url_prefix(gc.collections) is
 
 
 -- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
--- are one row. Any f will do, so long as it is made of constants and immutable functions that nobody
--- can change (a type's own input, for one, may depend on a setting), reads nothing but the url, and
--- the two sides are compared byte for byte. Null would be "distinct", so no url is null either.
+-- are one row. Any f will do, so long as it is made of constants and of immutable functions that
+-- nobody can change (a type's own input, for one, may depend on a setting), reads nothing but the
+-- url, and the two sides are compared byte for byte. Null would be "distinct": no url is null.
 create function gc._url_proof(c gc.collections)
     returns oid
     language plpgsql
@@ -551,11 +635,12 @@ comment on function gc._has_check(oid) is
 
 
 -- Both texts are PostgreSQL's own; they differ in parentheses and in the table's name.
-create function gc._has_url_index(c gc.collections)
-    returns boolean
+create function gc._printed_url(c gc.collections)
+    returns text
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set quote_all_identifiers = off
 as $$
 declare
     alias text := quote_ident(gc._alias(c.target));
@@ -564,14 +649,97 @@ declare
         pg_get_viewdef(parsed), '^\s*SELECT (.*) AS value\s+FROM.*$', '\1');
 begin
     drop view gc._expression;
-    return exists (
+    return regexp_replace(replace(expression, alias || '.', ''), '[()\s]', '', 'g');
+end;
+$$;
+
+comment on function gc._printed_url(gc.collections) is
+    'A url as PostgreSQL prints it, without blanks and parentheses.';
+
+
+create function gc._has_url_index(c gc.collections)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set quote_all_identifiers = off
+as $$
+    select exists (
         select from pg_index as i
         where i.indrelid = c.target and i.indisvalid and i.indpred is null
             and regexp_replace(pg_get_indexdef(i.indexrelid, 1, false), '[()\s]', '', 'g')
-                = regexp_replace(replace(expression, alias || '.', ''), '[()\s]', '', 'g')
-    );
-end;
+                = c.url_printed
+    )
 $$;
 
 comment on function gc._has_url_index(gc.collections) is
     'Whether an index finds the rows that have a url.';
+
+
+-- Tried on an empty table that is gone again at once: nobody knows PostgreSQL's rules better.
+create function gc._url_index_flaw(c gc.collections)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tried text := format('gc.%I', gc._alias(c.target));
+begin
+    if to_regclass(tried) is not null then
+        return null;
+    end if;
+    perform gc._run(format('create table %s (like %s)', tried, c.target));
+    perform gc._run(format('create index on %s ((%s))', tried, c.url));
+    raise 'that is enough' using errcode = 'ZG000';
+exception
+    when sqlstate 'ZG000' then
+        return null;
+    when others then
+        return sqlerrm;
+end;
+$$;
+
+comment on function gc._url_index_flaw(gc.collections) is
+    'Why PostgreSQL cannot have an index on a url; null: it can.';
+
+
+-- Where both surely begin with a text, and neither text with the other, no object is in both.
+create function gc._may_share(c gc.collections, other gc.collections)
+    returns boolean
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select c.url is not null and other.url is not null and coalesce(
+        starts_with(c.url_prefix, other.url_prefix) or starts_with(other.url_prefix, c.url_prefix),
+        true)
+$$;
+
+comment on function gc._may_share(gc.collections, gc.collections) is
+    'Whether a row of one collection and a row of the other could have one object.';
+
+
+create function gc._missing_url_index(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when c.url_flaw is null
+            then format('create index %son %s ((%s));', gc._concurrently(c.target), c.target, c.url)
+        else format('There can be no index on it (%s). Make the url with immutable functions only, '
+            'or keep it in a stored column, or make it of the key alone: text, || and the key.',
+            c.url_flaw)
+    end
+    where c.url is not null
+        and (c.shared or exists (
+            select from gc.collections as o where o.name <> c.name and gc._may_share(c, o)
+        ))
+        and not gc._has_url_index(c)
+$$;
+
+comment on function gc._missing_url_index(gc.collections) is
+    'The command that makes the index by which rows are found by url, or what to do where there '
+    'can be none; null: it is there, or not needed.';

@@ -50,6 +50,10 @@ begin
             from tables as t join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
             join pg_proc as f on f.oid = g.tgfoid
             where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
+            union all
+            select (g.oid, g.tgenabled)::text
+            from tables as t join pg_trigger as g on g.tgrelid = t.id
+            where g.tgconstraint <> 0 and g.tgenabled not in ('O', 'A')
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );
@@ -191,7 +195,7 @@ as $$
                 gc._forget_links_sql(c, 'old_rows'))),
         ('_before_truncate', 'before truncate', '',
             concat_ws(E'\n', case when c.url is not null then gc._before_truncate_sql(c) end,
-                gc._truncated_sql(gc._forget_links_sql(c, chr(2)))))
+                gc._truncated_sql(gc._forget_links_sql(c, null))))
     ) as w(suffix, timing, tables, body)
     where w.body <> ''
 $$;
@@ -403,26 +407,9 @@ comment on function gc._make_lookups(gc.collections) is
     'Makes the functions that look rows up; returns their names.';
 
 
-create function gc._referring(c gc.collections, owned_too boolean)
-    returns setof text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select r.reference from gc._references(c) as r where r.owned is null or owned_too
-    union
-    select p.part::text
-    from gc._references(c) as r
-    cross join lateral gc._partitions(r.referencing) as p(part)
-    where (r.owned is null or owned_too) and p.part <> r.referencing
-$$;
-
-comment on function gc._referring(gc.collections, boolean) is
-    'The references that keep rows of a collection, or all, and the partitions they stand in.';
-
-
--- A table, a partition or a foreign key that was dropped took its references along, and no trigger
--- saw it. What is new needs no scan: a row that only it keeps is queued already, and is reviewed by
+-- A partition that was dropped took its references along, and no trigger saw it; so did a table or
+-- a column that was dropped and made again. A restored dump has other tables everywhere, and lost
+-- none. What is new needs no scan: a row that only it keeps is queued already, and is reviewed by
 -- the new code.
 create function gc._scan_what_lost_references(c gc.collections)
     returns void
@@ -432,8 +419,12 @@ create function gc._scan_what_lost_references(c gc.collections)
 as $$
     insert into gc.scan_requests (collection, reason)
     select c.name, o.place || ' no longer refers to it'
-    from unnest(c.keeping) as o(place)
-    where o.place not in (select * from gc._referring(c, true))
+    from gc._lost_keepers(c) as o
+    union
+    select c.name, o.place || ' was made again'
+    from gc._known_keepers(c) as o
+    join gc._keepers(c.target) as k on k.place = o.place and k.target = o.target
+    where (k.source, k.columns) <> (o.source, o.columns)
 $$;
 
 comment on function gc._scan_what_lost_references(gc.collections) is
@@ -459,7 +450,9 @@ begin
     returning o.* into c;
     update gc.collections as o
     set shared = gc._shares_objects(c),
-        url_prefix = case when c.url is not null then gc._url_prefix(c) end
+        url_prefix = case when c.url is not null then gc._url_prefix(c) end,
+        url_printed = case when c.url is not null then gc._printed_url(c) end,
+        url_flaw = case when c.url is not null then gc._url_index_flaw(c) end
     where o.name = c.name
     returning o.* into c;
     perform gc._make_storage(c);
@@ -471,7 +464,7 @@ begin
     perform gc._scan_what_lost_references(c);
     update gc.collections as o
     set functions = made, links = linked, problem = null, problem_since = null,
-        keeping = array(select * from gc._referring(c, false))
+        keeping = gc._keeping(c)
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o
@@ -505,6 +498,7 @@ begin
             using hint = format('select gc.untrack(%L);', name);
     end if;
     execute format('lock table %s in row exclusive mode', c.target);
+    perform gc._require_keeper(c);
     if gc._fingerprint(c) = _is_current.fingerprint then
         return true;
     end if;

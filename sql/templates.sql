@@ -600,6 +600,23 @@ comment on function gc._after_update_sql(gc.collections) is
     'What follows an update of a collection''s own rows: a new key, or another condition.';
 
 
+-- TRUNCATE fires for each partition by itself, and has no transition table. Which one is meant is
+-- filled in when the statement is executed, by format: so no other text may look like its signs.
+create function gc._source_words(words jsonb, source text)
+    returns jsonb
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_object_agg(w.key, case when source is null then replace(w.value, '%', '%%')
+            else w.value end) || jsonb_build_object('source', coalesce(source, 'only %1$s'))
+    from jsonb_each_text(words) as w
+$$;
+
+comment on function gc._source_words(jsonb, text) is
+    'Words, and where the rows are; null: in the table that is about to be truncated.';
+
+
 create function gc._buried_sql(c gc.collections, source text, event text)
     returns text
     language sql
@@ -615,7 +632,7 @@ select {name}, {key_text}, {label}, {url}, {generation}, {size},
     {due_at}, {wait_for}
 from {source} as {alias}
 where {url} is not null$template$,
-        gc._words(c) || jsonb_build_object('source', source, 'event', event))
+        gc._source_words(gc._words(c) || jsonb_build_object('event', event), source))
 $$;
 
 comment on function gc._buried_sql(gc.collections, text, text) is
@@ -639,18 +656,12 @@ comment on function gc._after_delete_sql(gc.collections) is
     'What follows a delete from a collection, whoever deletes: a tombstone for each object.';
 
 
--- TRUNCATE fires for each partition by itself, and has no transition table: chr(2) stands for the
--- one that is meant.
 create function gc._truncated_sql(statement text)
     returns text
     language sql
     immutable
     set search_path = pg_catalog, pg_temp
-as $$
-    select 'execute format('
-        || quote_literal(replace(replace(statement, '%', '%%'), chr(2), 'only %1$s'))
-        || ', tg_relid::regclass);'
-$$;
+as $$ select 'execute format(' || quote_literal(statement) || ', tg_relid::regclass);' $$;
 
 comment on function gc._truncated_sql(text) is
     'What executes a statement for the table that is about to be truncated.';
@@ -661,7 +672,7 @@ create function gc._before_truncate_sql(c gc.collections)
     language sql
     stable
     set search_path = pg_catalog, pg_temp
-as $$ select gc._truncated_sql(gc._buried_sql(c, chr(2), 'null')) $$;
+as $$ select gc._truncated_sql(gc._buried_sql(c, null, 'null')) $$;
 
 comment on function gc._before_truncate_sql(gc.collections) is
     'What comes before a TRUNCATE of a collection: a tombstone for each object.';

@@ -88,23 +88,47 @@ create function gc._warn_shared(c gc.collections)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    slow regclass;
+    command text;
 begin
-    if c.url is null or gc._has_url_index(c) then
-        return;
-    end if;
-    if c.shared or exists (
-        select from gc.collections as o where o.url is not null and o.name <> c.name
-    ) then
-        raise warning 'nothing finds the rows of "%" by their url', c.target
-            using detail = 'Rows may share an object: each deletion looks for a row that has it.',
-                hint = format('create index %son %s ((%s));', gc._concurrently(c.target), c.target,
-                    c.url);
-    end if;
+    for slow, command in
+        select o.target, gc._missing_url_index(o)
+        from gc.collections as o
+        where o.name = c.name or gc._may_share(o, c)
+        order by o.name <> c.name, o.name
+    loop
+        if command is not null then
+            raise warning 'nothing finds the rows of "%" by their url', slow
+                using hint = command,
+                    detail = 'Rows may share an object: each deletion looks for a row that has it.';
+        end if;
+    end loop;
 end;
 $$;
 
 comment on function gc._warn_shared(gc.collections) is
-    'Warns if objects can be shared and looking for their rows is slow.';
+    'Warns if objects can be shared and looking for their rows is slow, in this collection or in '
+    'one that could have the same objects.';
+
+
+create function gc._reference_note(target regclass, reference text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('deferred: a transaction that refers to a row while that is being '
+        'collected fails at its commit, not at the statement; '
+        'alter table %s alter constraint %I not deferrable;', k.conrelid::regclass, k.conname),
+        E'\n' order by k.conname)
+    from gc._keepers(target) as f
+    join pg_constraint as k on k.oid = f.key
+    where f.place = _reference_note.reference and not f.is_part and k.condeferred
+$$;
+
+comment on function gc._reference_note(regclass, text) is
+    'What gc.track says about a reference; null: nothing.';
 
 
 create function gc.track(
@@ -112,7 +136,7 @@ create function gc.track(
     label text default null, generation text default null, condition text default null,
     owned text[] default '{}', events jsonb default '{}', undo interval default '0'
 )
-    returns table (reference text, role text)
+    returns table (reference text, role text, note text)
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
@@ -145,11 +169,14 @@ begin
     set url = excluded.url, size = excluded.size, label = excluded.label,
         generation = excluded.generation, condition = excluded.condition,
         owned = excluded.owned, events = excluded.events, undo = excluded.undo;
+    perform gc._accept_losses(chosen);
     perform gc._generate(chosen, true);
     c := gc._collection(chosen);
+    perform gc._block_without_keeper(c);
     perform gc._warn_shared(c);
     return query
-        select r.reference, case when r.owned is null then 'keeps' else 'owned' end
+        select r.reference, case when r.owned is null then 'keeps' else 'owned' end,
+            gc._reference_note(c.target, r.reference)
         from gc._references(c) as r;
 end;
 $$;
@@ -160,8 +187,8 @@ revoke all on function gc.track(
 comment on function gc.track(
     regclass, text, text, text, text, text, text, text[], jsonb, interval
 ) is
-    'Makes a table a collection, or changes its definition. Returns each reference into it, and '
-    'whether it keeps its target or is owned by it.';
+    'Makes a table a collection, or changes its definition. Returns each reference into it, '
+    'whether it keeps its target or is owned by it, and what should be known about it.';
 
 
 create function gc.untrack(name text)

@@ -171,7 +171,7 @@ select pg_temp.has_signature('track',
     'generation text DEFAULT NULL::text, condition text DEFAULT NULL::text, '
     'owned text[] DEFAULT ''{}''::text[], events jsonb DEFAULT ''{}''::jsonb, '
     'undo interval DEFAULT ''00:00:00''::interval',
-    'TABLE(reference text, role text)');
+    'TABLE(reference text, role text, note text)');
 select pg_temp.has_signature('untrack', 'name text', 'void');
 select pg_temp.has_signature('scan', 'name text, batch integer', 'integer');
 select pg_temp.has_signature('review_after', 'event text', 'timestamp with time zone');

@@ -1,6 +1,6 @@
 -- Collections: track, track again, untrack, scan; and what happens when the tables change.
 begin;
-select plan(113);
+select plan(121);
 
 set local client_min_messages = warning;
 create schema app;
@@ -54,7 +54,7 @@ create table app.before as select * from app.catalog;
 insert into app.file (id, path) select i, 'old ' || i from generate_series(1, 5) as i;
 insert into app.post values (1, 1, 2), (2, 1, null);
 select results_eq(
-    $$select * from gc.track('app.file', owned => '{part}') order by reference$$,
+    $$select reference, role from gc.track('app.file', owned => '{part}') order by reference$$,
     $$values ('app.part(file)', 'owned'), ('app.post(file)', 'keeps'),
         ('app.post(thumb)', 'keeps')$$,
     'track returns each reference and whether it keeps or is owned');
@@ -123,7 +123,7 @@ insert into app.file (id, path, bytes) values (1, 'one', 10), (2, 'two', 20), (3
 insert into app.post values (1, 1, null);
 insert into app.part values (2, 1);
 select results_eq(
-    $$select * from gc.track('app.file', url => '''mem:///'' || path', size => 'bytes',
+    $$select reference, role from gc.track('app.file', url => '''mem:///'' || path', size => 'bytes',
         owned => '{app.post(file)}') order by reference$$,
     $$values ('app.part(file)', 'keeps'), ('app.post(file)', 'owned'),
         ('app.post(thumb)', 'keeps')$$,
@@ -170,6 +170,14 @@ delete from app.part;
 update app.file set id = 7, state = 'deleting' where id = 2;
 select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
     'a row that changes its key is queued');
+insert into app.file (id, path, state) values (30, 'x', 'active'), (31, 'y', 'deleting'), (32, 'z', null);
+delete from gc.file_review_queue;
+select is(gc.scan('file'), 3, 'a scan goes over rows whose condition is false');
+select results_eq('select id, event from gc.file_review_queue', $$values (31, 'file_scan')$$,
+    'but queues only those for which it is true');
+select is(gc.scan('file'), 0, 'and comes to its end');
+delete from gc.file_review_queue;
+delete from app.file;
 create table app.spot (id int primary key, place point, data json, parts json[]);
 select is(count(*), 0::bigint, 'a condition may read types without an equality')
 from gc.track('app.spot',
@@ -241,9 +249,17 @@ select is(app.review('file'), '1 kept, 1 deleted, 0 failed',
 select is(app.why('file'), null, 'and status has nothing to say any more');
 alter table app.late drop constraint late_file_fkey;
 insert into gc.file_review_queue (id, event, review_after) values (1, 'by hand', now());
+select is(app.review('file'), '0 kept, 0 deleted, 0 failed',
+    'nothing is reviewed once a foreign key was dropped');
+select matches(app.why('file'), 'app.late\(file\) no longer refers.*gc.track.*accepts',
+    'status says which one, and how to go on');
+select is_empty('table gc.scan_requests', 'nor is anything scanned');
+select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || path') \gset
+select is(app.why('file'), null, 'gc.track called again accepts that');
+select results_eq('select reason from gc.scan_requests',
+    $$values ('app.late(file) no longer refers to it')$$, 'and asks for a scan');
 select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
-    'a foreign key that was dropped keeps nothing');
-select is(app.triggers('app.late'), '{}', 'and its table is not followed any more');
+    'a foreign key that was dropped keeps nothing from then on');
 
 -- The catalog: triggers, partitions, columns of referring tables.
 drop trigger gc_file_after_post_delete on app.post;
@@ -285,6 +301,8 @@ select is(app.review('file'), '1 kept, 0 deleted, 0 failed',
 alter table app.post drop column attachment;
 select lives_ok('delete from app.post; insert into app.post values (1, 3); truncate app.post',
     'a dropped column of a referring table does not fail the application');
+select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || path') \gset
+delete from gc.scan_requests;
 delete from gc.file_review_queue;
 alter table app.log rename to log_book;
 insert into app.log_book values (3, 1);
@@ -330,7 +348,7 @@ select is(app.review('file'), '0 kept, 2 deleted, 0 failed',
 delete from gc.tombstones;
 create table app.counter (id int primary key);
 insert into gc.review_after_defaults values ('counter_scan', '0');
-select count(*) as ignored from gc.track('app.counter') \gset
+select count(*) as ignored from gc.track('app.counter', condition => 'true') \gset
 alter table app.counter alter column id type bigint;
 select lives_ok('insert into app.counter values (3000000000)',
     'a key that gets a wider type does not fail the application');
@@ -382,7 +400,10 @@ select count(*) as ignored from gc.review() \gset
 drop table app.link;
 insert into gc.page_review_queue (id, event, review_after) select id, 'by hand', now()
 from app.pages;
-select is(app.review('page'), '1 kept, 5 deleted, 0 failed', 'a dropped table keeps nothing');
+select is(app.review('page'), '0 kept, 0 deleted, 0 failed', 'a dropped table is a keeper less');
+select count(*) as ignored from gc.track('app.pages') \gset
+select is(app.review('page'), '1 kept, 5 deleted, 0 failed',
+    'which keeps nothing once that is accepted');
 insert into app.file (number) values (1);
 drop table app.pages cascade;
 select lives_ok('delete from app.visit',

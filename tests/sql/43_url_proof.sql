@@ -1,7 +1,7 @@
 -- A CHECK constraint that computes the key back from the url proves that no two rows share one.
 begin;
 set local client_min_messages = error;
-select plan(87);
+select plan(96);
 
 create schema app;
 create function app.address(id integer) returns text immutable return 's3://bucket/' || abs(id);
@@ -19,7 +19,7 @@ create function pg_temp.shares(constraint_text text, url text default 'app.addre
 as $$
 begin
     execute 'alter table app.file add constraint proof ' || constraint_text;
-    perform gc.track('app.file', url => url);
+    perform gc.track('app.file', url => url, condition => 'true');
     alter table app.file drop constraint proof;
     return (select c.shared from gc.collections as c);
 end;
@@ -108,7 +108,7 @@ from (values
 -- What every url of a collection begins with.
 create function pg_temp.prefix(url text) returns text language plpgsql as $$
 begin
-    perform gc.track('app.file', url => url);
+    perform gc.track('app.file', url => url, condition => 'true');
     return (select c.url_prefix from gc.collections as c);
 end;
 $$;
@@ -125,7 +125,8 @@ from (values
 -- With it, a row is found by its key, and no transaction is waited for.
 alter table app.file add constraint proof
     check (id is not distinct from app.number(app.address(id)));
-select count(*) from gc.track('app.file', url => 'app.address(id)', size => 'bytes') \g /dev/null
+select count(*) from gc.track('app.file', url => 'app.address(id)', size => 'bytes',
+    condition => 'true') \g /dev/null
 select throws_ok('insert into app.file values (-1)', '23514', null, 'rows cannot share a url');
 insert into app.file values (1), (2), (3);
 delete from app.file where id = 1;
@@ -151,6 +152,51 @@ select is_empty('select from gc.tombstones', 'but dropped');
 select count(*) from gc.review() \g /dev/null
 select ok(shared, 'a review makes the code again, and files share objects')
 from gc.collections;
+
+
+-- Which index is missing, where urls are looked up.
+select gc.untrack('file') \g /dev/null
+create function pg_temp.missing(name text) returns text language sql as $$
+    select gc._missing_url_index(c) from gc.collections as c where c.name = missing.name
+$$;
+create function pg_temp.track(name text, url text) returns void language plpgsql as $$
+begin
+    perform gc.track(format('app.%I', name)::regclass, url => url, condition => 'true');
+end;
+$$;
+create function pg_temp.run(command text) returns void language plpgsql as $$
+begin
+    execute replace(command, 'concurrently ', '');
+end;
+$$;
+create table app.a (id integer primary key, path text);
+create table app.b (id integer primary key, path text);
+select pg_temp.track('a', $$'s3://a/' || id$$) \g /dev/null
+select is(pg_temp.missing('a'), null, 'a collection by itself whose url is its key''s needs none');
+select pg_temp.track('b', $$'s3://b/' || path$$) \g /dev/null
+select is(pg_temp.missing('b'), $$create index concurrently on app.b (('s3://b/' || path));$$,
+    'one whose rows may share objects does, and the hint is the command');
+select is(pg_temp.missing('a'), null, 'another collection does not matter whose urls begin otherwise');
+select pg_temp.track('b', 'path') \g /dev/null
+select is(pg_temp.missing('a'), $$create index concurrently on app.a (('s3://a/' || id));$$,
+    'but one does whose urls could be the same');
+create table app.c (id integer primary key, at timestamptz);
+select pg_temp.track('c', $$'s3://c/' || at$$) \g /dev/null
+select matches(pg_temp.missing('c'), '^There can be no index on it \(functions in index expression '
+    'must be marked IMMUTABLE\)\. Make the url with immutable functions only',
+    'where there can be no index, the hint says so, and what to do');
+select pg_temp.track('b', $$'s3://' || path$$) \g /dev/null
+select isnt(pg_temp.missing('a'), null, 'a prefix that is the beginning of another excludes nothing');
+create index on app.b (('s3://' || path));
+select is(pg_temp.missing('b'), null, 'an index that is there is not missed');
+select pg_temp.track('a', $$'s3://a/' || path$$) \g /dev/null
+select pg_temp.run(pg_temp.missing('a')) \g /dev/null
+select is(pg_temp.missing('a'), null, 'nor is one that was made as the hint says');
+create table app.settings (id integer primary key, path text);
+select pg_temp.track('settings', 'lower(settings.path)') \g /dev/null
+select is(pg_temp.missing('settings'),
+    'create index concurrently on app.settings ((lower(settings.path)));',
+    'a table may be called like one of blobgc''s');
 
 select * from finish();
 rollback;

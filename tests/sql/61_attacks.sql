@@ -31,7 +31,8 @@ select count(*) from gc.track('app.file',
     url => $$'s3://bucket/' || id || '/' || encode(digest, 'hex')$$, size => 'bytes + 1',
     label => 'left(path, 10)', condition => $$state = 'old' or state is null$$,
     owned => '{chunk}') \g /dev/null
-select count(*) from gc.track('app.shared', url => 'path', label => 'title') \g /dev/null
+select count(*) from gc.track('app.shared', url => 'path', label => 'title',
+    condition => 'true') \g /dev/null
 
 create function pg_temp.error_of(
     command text, out state text, out message text, out detail text, out hint text
