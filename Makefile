@@ -25,6 +25,7 @@ SQL = \
 	sql/templates_review.sql \
 	sql/generate.sql \
 	sql/track.sql \
+	sql/unused.sql \
 	sql/review.sql \
 	sql/status.sql \
 	sql/metrics.sql \

@@ -90,6 +90,18 @@ comment on column gc.scan_requests.requested_at is 'Since when.';
 comment on column gc.scan_requests.reason is 'What made it necessary.';
 
 
+create table gc.unused_tables (
+    name name not null
+        constraint unused_tables_pkey primary key,
+    since timestamptz not null default now()
+);
+
+comment on table gc.unused_tables is
+    'Queues and links that no collection has any more; see gc.drop_unused_triggers.';
+comment on column gc.unused_tables.name is 'The table, in the schema gc.';
+comment on column gc.unused_tables.since is 'Since when.';
+
+
 create function gc._note_missed(collection text, relation text)
     returns void
     language sql

@@ -316,6 +316,20 @@ comment on function gc._usual_events(gc.collections) is
     'The events that a collection has, under their usual names.';
 
 
+create function gc._known_events()
+    returns table (event text, collection text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select distinct gc._event(c, u.usual), c.name
+    from gc.collections as c
+    cross join lateral gc._usual_events(c) as u(usual)
+$$;
+
+comment on function gc._known_events() is 'The events of all collections, under their names.';
+
+
 create function gc._require_events(c gc.collections)
     returns void
     language plpgsql

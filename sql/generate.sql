@@ -257,13 +257,14 @@ declare
     command text;
 begin
     for command in
-        select format(
-            'create trigger %I %s on %s %s for each statement execute function gc.%I()',
-            n.name, t.timing, p.part, t.tables, function_name)
+        select format('create or replace trigger %I %s on %s %s for each statement '
+            'execute function gc.%I()', n.name, t.timing, p.part, t.tables, function_name)
         from gc._partitions(t.relation) as p(part)
         cross join gc._object_name('gc_', function_name) as n(name)
         where not exists (
-            select from pg_trigger as o where o.tgrelid = p.part and o.tgname = n.name
+            select from pg_trigger as o
+            join pg_proc as f on f.oid = o.tgfoid and f.proname = function_name
+            where o.tgrelid = p.part and o.tgname = n.name
         )
     loop
         perform gc._run(command);
@@ -272,64 +273,64 @@ end;
 $$;
 
 comment on function gc._attach(gc._trigger, name) is
-    'Creates a trigger on a table and its partitions, wherever it is missing.';
+    'Creates a trigger on a table and its partitions, wherever it is missing or out of use.';
 
 
--- Never cascade: a trigger of ours is dropped by name, then its function.
-create function gc._drop_function(name name)
+-- Dropping a trigger locks its table against everybody. So its function is made to do nothing and
+-- gets another name, for which no table is locked, and gc.drop_unused_triggers drops both later.
+create function gc._drop_function(function regprocedure)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    command text;
+    spare name := '_unused_' || md5(concat(function::oid, clock_timestamp(), random()));
 begin
-    for command in
-        select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
-        from pg_trigger as t
-        join pg_proc as f on f.oid = t.tgfoid
-        where f.pronamespace = 'gc'::regnamespace and f.proname = name and t.tgparentid = 0
-        union all
-        select format('drop function %s', f.oid::regprocedure)
-        from pg_proc as f
-        where f.pronamespace = 'gc'::regnamespace and f.proname = name
-    loop
-        perform gc._run(command);
-    end loop;
+    if not exists (select from pg_trigger as t where t.tgfoid = function) then
+        perform gc._run(format('drop function %s', function));
+        return;
+    end if;
+    perform gc._run(format('create or replace function %s returns trigger '
+        'language plpgsql as $f$begin return null; end;$f$', function));
+    perform gc._run(format('alter function %s rename to %I', function, spare));
 end;
 $$;
 
-comment on function gc._drop_function(name) is 'Drops a generated function, with its triggers.';
+comment on function gc._drop_function(regprocedure) is
+    'Drops a generated function, or puts it out of use while triggers have it.';
 
 
--- A right is enough to create a trigger; only the table's owner can drop it.
 create function gc._drop_functions(names name[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    dropped name;
 begin
-    foreach dropped in array names loop
-        begin
-            perform gc._drop_function(dropped);
-        exception
-            when insufficient_privilege then
-                perform gc._run(format('create or replace function gc.%I() returns trigger '
-                    'language plpgsql as $f$begin return null; end;$f$', dropped));
-                raise warning 'a trigger stays that does nothing any more'
-                    using detail = format('gc.%I: %s.', dropped, sqlerrm),
-                        hint = 'The owner of the table can drop it.';
-        end;
-    end loop;
+    perform gc._drop_function(f.oid::regprocedure)
+    from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace and f.proname = any (names);
 end;
 $$;
 
 comment on function gc._drop_functions(name[]) is
-    'Drops generated functions, with their triggers, as far as that is allowed.';
+    'Drops generated functions, or puts them out of use.';
+
+
+-- A statement that is running may still have the old function, and write into them.
+create function gc._set_aside(names name[])
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    insert into gc.unused_tables (name) select distinct u from unnest(names) as u
+    on conflict do nothing
+$$;
+
+comment on function gc._set_aside(name[]) is
+    'Leaves tables of gc to gc.drop_unused_triggers.';
 
 
 create function gc._make_function(name name, source text)
@@ -460,7 +461,7 @@ begin
     made := gc._make_triggers(c) || gc._make_lookups(c) || gc._object_name(c.name, '_review');
     perform gc._drop_functions(
         array(select u from unnest(c.functions) as u where not u = any (made)));
-    perform gc._drop_links(array(select u from unnest(c.links) as u where not u = any (linked)));
+    perform gc._set_aside(array(select u from unnest(c.links) as u where not u = any (linked)));
     perform gc._scan_what_lost_references(c);
     update gc.collections as o
     set functions = made, links = linked, problem = null, problem_since = null,

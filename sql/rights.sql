@@ -1,6 +1,6 @@
 -- Rights: PUBLIC has none. Roles are not created here; rights are given to roles that exist.
 
-revoke all on all functions in schema gc from public;
+revoke all on all routines in schema gc from public;
 
 
 create function gc._grant_functions(role regrole, names text[])

@@ -191,6 +191,8 @@ comment on function gc.track(
     'whether it keeps its target or is owned by it, and what should be known about it.';
 
 
+-- The lock waits for those who are writing rows of the collection: the tombstone of a row that goes
+-- at this moment would be handed out, and nobody would look whether another row has its object.
 create function gc.untrack(name text)
     returns void
     language plpgsql
@@ -199,14 +201,18 @@ create function gc.untrack(name text)
 as $$
 declare
     c gc.collections := gc._collection(name);
+    queue name := gc._object_name(c.name, '_review_queue');
     waiting bigint;
 begin
     perform gc._require_owner();
     perform pg_advisory_xact_lock(gc._lock_class(), hashtext('gc.track'));
+    if exists (select from pg_class as t where t.oid = c.target) then
+        execute format('lock table %s in share mode', c.target);
+    end if;
     perform gc._drop_functions(c.functions);
-    execute format('drop table if exists gc.%I', gc._object_name(c.name, '_review_queue'));
     execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
-    perform gc._drop_links(c.links);
+    execute format('delete from gc.%I', queue);
+    perform gc._set_aside(queue || c.links);
     delete from gc.scan_requests as r where r.collection = c.name;
     delete from gc.holds as h where h.collection = c.name;
     delete from gc.tombstones as t where t.collection = c.name;
@@ -222,7 +228,8 @@ $$;
 revoke all on function gc.untrack(text) from public;
 
 comment on function gc.untrack(text) is
-    'Makes a collection an ordinary table again: drops its triggers, functions, queue and links.';
+    'Makes a collection an ordinary table again. Its triggers do nothing from then on; '
+    'gc.drop_unused_triggers drops them, its queue and its links.';
 
 
 create function gc._scan_step(name text, batch integer)
@@ -300,3 +307,86 @@ $$;
 
 comment on function gc._scan_if_requested(text, integer) is
     'Carries a scan on that missed events have made necessary.';
+
+
+-- By the pairs of letters that two words have in common.
+create function gc._nearest(word text, words text[])
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select w
+    from unnest(words) as w
+    cross join lateral (
+        select count(*)
+        from (
+            select substr(word, i, 2) from generate_series(1, length(word) - 1) as i
+            intersect
+            select substr(w, i, 2) from generate_series(1, length(w) - 1) as i
+        ) as pairs
+    ) as common(pairs)
+    order by 2.0 * common.pairs / greatest(length(w) + length(word), 1) desc, w
+    limit 1
+$$;
+
+comment on function gc._nearest(text, text[]) is 'The one of several words that is most like one.';
+
+
+create function gc._queued(name text, event text)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    number bigint;
+begin
+    execute format('select count(*) from gc.%I as q where q.event = $1',
+        gc._object_name(name, '_review_queue'))
+    into number using event;
+    return number;
+end;
+$$;
+
+comment on function gc._queued(text, text) is 'How many entries of an event a queue has.';
+
+
+create function gc.set_delay(event text, delay interval)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    known text[] := array(select distinct k.event from gc._known_events() as k order by 1);
+    queued bigint;
+begin
+    perform gc._require_owner();
+    if event is null or event <> all (known) then
+        raise 'no collection has an event "%"', coalesce(event, 'null')
+            using errcode = 'undefined_object',
+                detail = format('Events: %s.',
+                    coalesce(nullif(array_to_string(known, ', '), ''), 'none yet')),
+                hint = format('select gc.set_delay(%L, %L);', gc._nearest(event, known), delay);
+    end if;
+    if delay not between '0' and '10 years' then
+        raise 'a delay cannot be negative, nor longer than ten years'
+            using errcode = 'invalid_parameter_value', detail = format('delay is %s.', delay),
+                hint = format('select gc.set_delay(%L, ''1 day'');', event);
+    end if;
+    delete from gc.review_after_defaults as d where d.event = set_delay.event and delay is null;
+    insert into gc.review_after_defaults as d (event, value)
+    select set_delay.event, delay where delay is not null
+    on conflict on constraint review_after_defaults_pkey do update set value = excluded.value;
+    queued := (select sum(gc._queued(k.collection, k.event)) from gc._known_events() as k
+        where k.event = set_delay.event);
+    if queued > 0 then
+        raise notice '% reviews that "%" has queued already keep their time', queued, event;
+    end if;
+end;
+$$;
+revoke all on function gc.set_delay(text, interval) from public;
+
+comment on function gc.set_delay(text, interval) is
+    'How long after an event a row is reviewed, from now on; null: a day, as without it.';

@@ -16,7 +16,7 @@ begin
             case c.relkind when 'v' then 'view' else 'table' end, c.oid::regclass)
         from pg_class as c where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v')
         union all
-        select format('alter function %s owner to blobgc_shop', p.oid::regprocedure)
+        select format('alter routine %s owner to blobgc_shop', p.oid::regprocedure)
         from pg_proc as p where p.pronamespace = 'gc'::regnamespace
         union all
         select format('alter type %s owner to blobgc_shop', t.oid::regtype)
