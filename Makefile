@@ -14,6 +14,7 @@ SQL = \
 	sql/trust.sql \
 	sql/expressions.sql \
 	sql/collections.sql \
+	sql/keepers.sql \
 	sql/definition.sql \
 	sql/log.sql \
 	sql/holds.sql \
@@ -26,6 +27,7 @@ SQL = \
 	sql/templates_review.sql \
 	sql/generate.sql \
 	sql/track.sql \
+	sql/unused.sql \
 	sql/review.sql \
 	sql/status.sql \
 	sql/metrics.sql \

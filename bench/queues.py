@@ -18,7 +18,7 @@ insert into gc.review_after_defaults values ('thing_insert', '0');
 create table thing (id bigint primary key, is_over boolean not null default false);
 create table file (id bigint primary key, bytes bigint not null default 1);
 select gc.track('thing', condition => 'is_over');
-select gc.track('file', url => $$'s3://bucket/' || id$$, size => 'bytes');
+select gc.track('file', url => $$'s3://bucket/' || id$$, size => 'bytes', condition => 'false');
 """
 
 

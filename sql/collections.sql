@@ -15,7 +15,7 @@ create table gc.collections (
     generation text,
     condition text,
     owned text[] not null default '{}',
-    keeping text[] not null default '{}',
+    keeping jsonb not null default '[]',
     events jsonb not null default '{}'
         constraint collections_events_object check (jsonb_typeof(events) = 'object'),
     undo interval not null default '0'
@@ -25,6 +25,9 @@ create table gc.collections (
     links name[] not null default '{}',
     shared boolean not null default false,
     proof oid,
+    url_prefix text,
+    url_printed text,
+    url_flaw text,
     fingerprint text,
     scanning boolean not null default false,
     scan_cursor text,
@@ -48,8 +51,7 @@ comment on column gc.collections.condition is
 comment on column gc.collections.owned is
     'The references whose rows go with their target, in the order in which they go.';
 comment on column gc.collections.keeping is
-    'The references, and their partitions, that kept rows when the code was made: one that goes '
-    'leaves garbage.';
+    'The foreign keys, and their copies on partitions, that kept rows when the code was made.';
 comment on column gc.collections.events is 'The names of events that are not the usual ones.';
 comment on column gc.collections.undo is 'How long a tombstone waits before it can be claimed.';
 comment on column gc.collections.columns is
@@ -61,6 +63,12 @@ comment on column gc.collections.shared is
     'Rows may share an object: their url is not surely made of one key column alone.';
 comment on column gc.collections.proof is
     'The CHECK constraint by which they cannot; null where none is needed, or there is none.';
+comment on column gc.collections.url_prefix is
+    'The text with which every url surely begins; null: nobody knows.';
+comment on column gc.collections.url_printed is
+    'The url as PostgreSQL prints it: what an index on it looks like.';
+comment on column gc.collections.url_flaw is
+    'Why there can be no index on the url; null: there can.';
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
 comment on column gc.collections.scanning is 'A scan that reviews carry on by themselves.';
 comment on column gc.collections.scan_cursor is 'The key up to which a scan has come.';
@@ -93,6 +101,18 @@ comment on table gc.scan_requests is
 comment on column gc.scan_requests.collection is 'The collection.';
 comment on column gc.scan_requests.requested_at is 'Since when.';
 comment on column gc.scan_requests.reason is 'What made it necessary.';
+
+
+create table gc.unused_tables (
+    name name not null
+        constraint unused_tables_pkey primary key,
+    since timestamptz not null default now()
+);
+
+comment on table gc.unused_tables is
+    'Queues and links that no collection has any more; see gc.drop_unused_triggers.';
+comment on column gc.unused_tables.name is 'The table, in the schema gc.';
+comment on column gc.unused_tables.since is 'Since when.';
 
 
 create function gc._note_missed(collection text, relation text)

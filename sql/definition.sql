@@ -47,6 +47,80 @@ comment on function gc._require_table(regclass) is
     'Raises for what is not a table with a primary key.';
 
 
+create function gc._names(c gc.collections)
+    returns table (kind text, name text, hint text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with tables(id) as (
+        select gc._partitions(c.target)
+        union
+        select gc._partitions(r.referencing) from gc._references(c) as r
+    )
+    select 'collection', c.name, format('select * from gc.track(%L, name => ''…'');', c.target)
+    union all
+    select 'table', t.relname, format('alter table %s rename to …;', t.oid::regclass)
+    from tables as i join pg_class as t on t.oid = i.id
+    union all
+    select 'schema', n.nspname, format('alter schema %I rename to …;', n.nspname)
+    from tables as i join pg_class as t on t.oid = i.id
+    join pg_namespace as n on n.oid = t.relnamespace
+    union all
+    select 'column', u.name, format('alter table %s rename column %I to …;', u.id, u.name)
+    from (
+        select c.target, a.attname from pg_attribute as a
+        where a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
+        union all
+        select r.referencing, unnest(r.columns || (gc._partition_key(r.referencing)).columns)
+        from gc._references(c) as r
+    ) as u(id, name)
+$$;
+
+comment on function gc._names(gc.collections) is
+    'The names that generated code is made of, and how each is changed.';
+
+
+-- Generated code uses them for purposes of its own.
+create function gc._require_names(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    found_one record;
+begin
+    select n.* into found_one from gc._names(c) as n
+    where n.name ~ '[\u0001-\u001f\u007f]' order by n.kind, n.name limit 1;
+    if found then
+        raise 'the name of the % % has a control character', found_one.kind,
+            to_json(found_one.name)
+            using errcode = 'invalid_name',
+                detail = 'Line breaks, tabs and the like in a name are not supported.',
+                hint = found_one.hint;
+    end if;
+    select e.what, e.expression into found_one
+    from (
+        select x.what, x.expression from gc._expressions(c) as x
+        union all
+        select 'events', v.value from jsonb_each_text(c.events) as v
+    ) as e(what, expression)
+    where e.expression ~ '[\u0001-\u0008\u000b\u000c\u000e-\u001f\u007f]'
+    limit 1;
+    if found then
+        raise 'the argument % has a control character', found_one.what
+            using errcode = 'invalid_parameter_value',
+                detail = format('%s is not supported.', to_json(found_one.expression)),
+                hint = 'Write chr(…) in its place.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_names(gc.collections) is
+    'Raises for a control character in what generated code is made of.';
+
+
 create function gc._concurrently(relation regclass)
     returns text
     language sql
@@ -67,24 +141,30 @@ create function gc._require_indexes(target regclass)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r gc._reference;
+    missing text[];
+    script text;
 begin
-    select f.* into r
+    select array_agg(distinct f.reference), string_agg(distinct format('create index %son %s (%s);',
+        gc._concurrently(f.referencing), f.referencing, gc._idents(f.columns)), E'\n')
+    into missing, script
     from gc._foreign_keys(target) as f
-    where not gc._has_index(f.referencing, f.columns)
-    limit 1;
-    if found then
-        raise '% refers to "%" without an index', r.reference, target
+    where not gc._has_index(f.referencing, f.columns);
+    if cardinality(missing) = 1 then
+        raise '% refers to "%" without an index', missing[1], target
             using errcode = 'invalid_table_definition',
-                detail = 'Every review would read that table from end to end.',
-                hint = format('create index %son %s (%s);',
-                    gc._concurrently(r.referencing), r.referencing, gc._idents(r.columns));
+                detail = 'Every review would read that table from end to end.', hint = script;
+    elsif missing is not null then
+        raise '% references to "%" have no index', cardinality(missing), target
+            using errcode = 'invalid_table_definition',
+                detail = format('Every review would read these tables from end to end: %s.',
+                    array_to_string(missing, ', ')),
+                hint = script;
     end if;
 end;
 $$;
 
 comment on function gc._require_indexes(regclass) is
-    'Raises for a reference whose columns have no index.';
+    'Raises for references whose columns have no index; the hint is the script that makes them.';
 
 
 -- Names are looked up once, when gc.track is called: a table that gets the same name later, in
@@ -336,6 +416,20 @@ comment on function gc._usual_events(gc.collections) is
     'The events that a collection has, under their usual names.';
 
 
+create function gc._known_events()
+    returns table (event text, collection text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select distinct gc._event(c.events, u.usual), c.name
+    from gc.collections as c
+    cross join lateral gc._usual_events(c) as u(usual)
+$$;
+
+comment on function gc._known_events() is 'The events of all collections, under their names.';
+
+
 create function gc._require_events(c gc.collections)
     returns void
     language plpgsql
@@ -431,9 +525,12 @@ create function gc._check_definition(c gc.collections)
 as $$
 begin
     perform gc._require_table(c.target);
+    perform gc._require_names(c);
     perform gc._require_trusted(c);
     perform gc._require_indexes(c.target);
     perform gc._require_owned(c);
+    perform gc._require_keepers_back(c);
+    perform gc._require_locking(c);
     perform gc._require_events(c);
     perform gc._require_rights(c);
     perform gc._require_lockable(c);
@@ -451,37 +548,6 @@ comment on function gc._check_definition(gc.collections) is
     'Raises if the definition does not fit the table; returns the columns that it uses.';
 
 
--- A url that is made of a key's one column and of text, and of nothing that loses part of it, can
--- be no other row's.
-create function gc._is_lossless(c gc.collections)
-    returns boolean
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    parsed regclass := gc._parse_expression(c.target, 'url', c.url);
-    lossless boolean;
-begin
-    select bool_and(p.proname in ('textcat', 'textanycat', 'anytextcat', 'encode')
-            and p.pronamespace = 'pg_catalog'::regnamespace)
-        and not bool_or(r.ev_action::text
-            ~ '\{(CASE|COALESCE|NULLIF|MINMAX|SUBSCRIPT|NULLTEST|BOOL|FIELD)')
-        and not bool_or(r.ev_action::text ~ ':resulttype (?!25 )\d+ :resultcollid')
-    into lossless
-    from pg_rewrite as r
-    cross join lateral regexp_matches(r.ev_action::text, ':(?:op)?funcid (\d+)', 'g') as m
-    join pg_proc as p on p.oid = m[1]::oid
-    where r.ev_class = parsed;
-    drop view gc._expression;
-    return lossless is true;
-end;
-$$;
-
-comment on function gc._is_lossless(gc.collections) is
-    'Whether the url, which reads the key only, has all of the key in it.';
-
-
 create function gc._tree(nodes text)
     returns text
     language sql
@@ -495,19 +561,16 @@ comment on function gc._tree(text) is
     'A node tree without what depends on the statement that the expression stands in.';
 
 
--- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
--- are one row. Any f will do, so long as it reads nothing but the url (what a type's own input
--- makes of a text may depend on a setting) and nobody can change it, and the two sides are compared
--- byte for byte. Null would be "distinct", so no url is null either.
-create function gc._url_proof(c gc.collections)
-    returns oid
+-- PostgreSQL escapes blanks and brackets in names: no name can look like a part of the tree.
+create function gc._url_tree(c gc.collections)
+    returns text
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
     parsed regclass := gc._parse_expression(c.target, 'url', c.url);
-    url text := (
+    tree text := (
         select substring(gc._tree(r.ev_action::text)
             from ':targetList \(\{TARGETENTRY :expr (.*) :resno 1 :resname value ')
         from pg_rewrite as r
@@ -515,6 +578,110 @@ declare
     );
 begin
     drop view gc._expression;
+    return tree;
+end;
+$$;
+
+comment on function gc._url_tree(gc.collections) is 'The node tree of a collection''s url.';
+
+
+-- Constants are text or integers (25 and 1043 are text and varchar, 20, 21 and 23 the integers); a
+-- key is one of these, a uuid (2950) or a bytea (17). All of them print one way for each value. The
+-- key comes in once, and is lost by none of this. What is not listed here stays as it is.
+create function gc._reduced_url(tree text, key smallint)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    concatenation text := format(
+        '\{(?:OPEXPR :opno \d+ :opfuncid|FUNCEXPR :funcid) (?:%s|%s|%s) [^{}]*:args \(',
+        'textcat(text, text)'::regprocedure::oid,
+        'textanycat(text, anynonarray)'::regprocedure::oid,
+        'anytextcat(anynonarray, text)'::regprocedure::oid);
+    rules text[] := array[
+        ['\{CONST :consttype (?:25|1043|20|21|23) [^{}]*:constisnull false [^{}]*\}', '@text'],
+        [format('\{VAR :varattno %s :vartype (?:25|1043) [^{}]*\}', key), '@key'],
+        [format('\{VAR :varattno %s :vartype (?:20|21|23|2950|17) [^{}]*\}', key), '@value'],
+        ['\{COERCEVIAIO :arg @value :resulttype (?:25|1043) [^{}]*\}', '@key'],
+        ['\{RELABELTYPE :arg (@text|@key) :resulttype (?:25|1043) [^{}]*\}', '\1'],
+        [format('\{FUNCEXPR :funcid %s [^{}]*:args \(@value @text\)[^{}]*\}',
+            'encode(bytea, text)'::regprocedure::oid), '@key'],
+        [concatenation || '@text @text\)[^{}]*\}', '@text'],
+        [concatenation || '(?:@text @(?:key|value)|@(?:key|value) @text)\)[^{}]*\}', '@key']
+    ];
+    rule text[];
+    before text;
+begin
+    loop
+        before := tree;
+        foreach rule slice 1 in array rules loop
+            tree := regexp_replace(tree, rule[1], rule[2], 'g');
+        end loop;
+        exit when tree = before;
+    end loop;
+    return tree;
+end;
+$$;
+
+comment on function gc._reduced_url(text, smallint) is
+    'A url''s tree, in which @key stands for what surely has all of the key in it, and @text for '
+    'what is always the same.';
+
+
+create function gc._is_lossless(c gc.collections)
+    returns boolean
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(gc._reduced_url(gc._url_tree(c), i.indkey[0]) = '@key', false)
+    from pg_index as i
+    where i.indrelid = c.target and i.indisprimary and i.indnkeyatts = 1
+$$;
+
+comment on function gc._is_lossless(gc.collections) is
+    'Whether the url is made of constant text and of the key''s one column, and of nothing that '
+    'could lose part of it: then it can be no other row''s.';
+
+
+-- The leftmost constant of a chain of concatenations. Its bytes stand in the tree as signed
+-- numbers, behind four that tell their number.
+create function gc._url_prefix(c gc.collections)
+    returns text
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select convert_from(string_agg(set_byte('\x00', 0, (b.byte::integer + 256) % 256), ''
+        order by b.n), getdatabaseencoding())
+    from substring(gc._url_tree(c) from format(
+        '^(?:\{OPEXPR :opno \d+ :opfuncid (?:%s|%s) [^{}]*:args \()*'
+        '\{CONST :consttype 25 [^{}]*:constisnull false [^{}]*:constvalue \d+ \[ ([-\d ]+) \]\}',
+        'textcat(text, text)'::regprocedure::oid,
+        'textanycat(text, anynonarray)'::regprocedure::oid)) as m(bytes)
+    cross join lateral regexp_split_to_table(m.bytes, ' ') with ordinality as b(byte, n)
+    where b.n > 4
+$$;
+
+comment on function gc._url_prefix(gc.collections) is
+    'The text with which every url of a collection surely begins; null: there is none.';
+
+
+-- check (key is not distinct from f(url)): where the key can be computed back, two rows of one url
+-- are one row. Any f will do, so long as it is made of constants and of immutable functions that
+-- nobody can change (a type's own input, for one, may depend on a setting), reads nothing but the
+-- url, and the two sides are compared byte for byte. Null would be "distinct": no url is null.
+create function gc._url_proof(c gc.collections)
+    returns oid
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    url text := gc._url_tree(c);
+begin
     return (
         select k.oid
         from pg_constraint as k
@@ -526,8 +693,7 @@ begin
             and m[1]::regproc::text in ('byteaeq', 'uuid_eq', 'int2eq', 'int4eq', 'int8eq')
             and m[2]::smallint = i.indkey[0]
             and position(url in m[3]) > 0
-            and replace(m[3], url, '')
-                !~ '\{(VAR|SUBLINK|SQLVALUEFUNCTION|COERCEVIAIO|COERCETODOMAIN) '
+            and replace(m[3], url, '') !~ '\{(?!(?:CONST|FUNCEXPR|OPEXPR|RELABELTYPE) )'
             and not exists (
                 select
                 from regexp_matches(k.conbin::text, ':(?:op)?funcid (\d+)', 'g') as f
@@ -584,11 +750,12 @@ comment on function gc._has_check(oid) is
 
 
 -- Both texts are PostgreSQL's own; they differ in parentheses and in the table's name.
-create function gc._has_url_index(c gc.collections)
-    returns boolean
+create function gc._printed_url(c gc.collections)
+    returns text
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set quote_all_identifiers = off
 as $$
 declare
     alias text := quote_ident(gc._alias(c.target));
@@ -597,14 +764,97 @@ declare
         pg_get_viewdef(parsed), '^\s*SELECT (.*) AS value\s+FROM.*$', '\1');
 begin
     drop view gc._expression;
-    return exists (
+    return regexp_replace(replace(expression, alias || '.', ''), '[()\s]', '', 'g');
+end;
+$$;
+
+comment on function gc._printed_url(gc.collections) is
+    'A url as PostgreSQL prints it, without blanks and parentheses.';
+
+
+create function gc._has_url_index(c gc.collections)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set quote_all_identifiers = off
+as $$
+    select exists (
         select from pg_index as i
         where i.indrelid = c.target and i.indisvalid and i.indpred is null
             and regexp_replace(pg_get_indexdef(i.indexrelid, 1, false), '[()\s]', '', 'g')
-                = regexp_replace(replace(expression, alias || '.', ''), '[()\s]', '', 'g')
-    );
-end;
+                = c.url_printed
+    )
 $$;
 
 comment on function gc._has_url_index(gc.collections) is
     'Whether an index finds the rows that have a url.';
+
+
+-- Tried on an empty table that is gone again at once: nobody knows PostgreSQL's rules better.
+create function gc._url_index_flaw(c gc.collections)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tried text := format('gc.%I', gc._alias(c.target));
+begin
+    if to_regclass(tried) is not null then
+        return null;
+    end if;
+    perform gc._run(format('create table %s (like %s)', tried, c.target));
+    perform gc._run(format('create index on %s ((%s))', tried, c.url));
+    raise 'that is enough' using errcode = 'ZG000';
+exception
+    when sqlstate 'ZG000' then
+        return null;
+    when others then
+        return sqlerrm;
+end;
+$$;
+
+comment on function gc._url_index_flaw(gc.collections) is
+    'Why PostgreSQL cannot have an index on a url; null: it can.';
+
+
+-- Where both surely begin with a text, and neither text with the other, no object is in both.
+create function gc._may_share(c gc.collections, other gc.collections)
+    returns boolean
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select c.url is not null and other.url is not null and coalesce(
+        starts_with(c.url_prefix, other.url_prefix) or starts_with(other.url_prefix, c.url_prefix),
+        true)
+$$;
+
+comment on function gc._may_share(gc.collections, gc.collections) is
+    'Whether a row of one collection and a row of the other could have one object.';
+
+
+create function gc._missing_url_index(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when c.url_flaw is null
+            then format('create index %son %s ((%s));', gc._concurrently(c.target), c.target, c.url)
+        else format('There can be no index on it (%s). Make the url with immutable functions only, '
+            'or keep it in a stored column, or make it of the key alone: text, || and the key.',
+            c.url_flaw)
+    end
+    where c.url is not null
+        and (c.shared or exists (
+            select from gc.collections as o where o.name <> c.name and gc._may_share(c, o)
+        ))
+        and not gc._has_url_index(c)
+$$;
+
+comment on function gc._missing_url_index(gc.collections) is
+    'The command that makes the index by which rows are found by url, or what to do where there '
+    'can be none; null: it is there, or not needed.';

@@ -50,6 +50,10 @@ begin
             from tables as t join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
             join pg_proc as f on f.oid = g.tgfoid
             where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
+            union all
+            select (g.oid, g.tgenabled)::text
+            from tables as t join pg_trigger as g on g.tgrelid = t.id
+            where g.tgconstraint <> 0 and g.tgenabled not in ('O', 'A')
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );
@@ -164,10 +168,13 @@ declare
 begin
     if queue is not null and not fits then
         execute format('drop table gc.%I', gc._object_name(c.name, '_review_queue'));
-        execute format('drop type gc.%I', gc._object_name(c.name, '_key'));
+        execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
         perform gc._drop_links(o.links) from gc.collections as o where o.name = c.name;
+        -- One that another collection of this name has left behind had no entries.
         insert into gc.scan_requests (collection, reason)
-        values (c.name, 'the primary key changed');
+        select c.name, 'the primary key changed'
+        where gc._object_name(c.name, '_review_queue')
+            not in (select u.name from gc.unused_tables as u);
     end if;
     if queue is null or not fits then
         perform gc._make_queue(c);
@@ -199,8 +206,8 @@ as $$
                 gc._forget_links_sql(c, 'old_rows')), gc._kept_whole_sql(c, 'old_rows') || ';'),
         ('_before_truncate', 'before truncate', '',
             concat_ws(E'\n', case when c.url is not null then gc._before_truncate_sql(c) end,
-                gc._truncated_sql(gc._forget_links_sql(c, chr(2)))),
-            gc._truncated_sql(gc._kept_whole_sql(c, chr(2))))
+                gc._truncated_sql(gc._forget_links_sql(c, null))),
+            gc._truncated_sql(gc._kept_whole_sql(c, null)))
     ) as w(suffix, timing, tables, body, otherwise)
     where w.body <> ''
 $$;
@@ -262,13 +269,14 @@ declare
     command text;
 begin
     for command in
-        select format(
-            'create trigger %I %s on %s %s for each statement execute function gc.%I()',
-            n.name, t.timing, p.part, t.tables, function_name)
+        select format('create or replace trigger %I %s on %s %s for each statement '
+            'execute function gc.%I()', n.name, t.timing, p.part, t.tables, function_name)
         from gc._partitions(t.relation) as p(part)
         cross join gc._object_name('gc_', function_name) as n(name)
         where not exists (
-            select from pg_trigger as o where o.tgrelid = p.part and o.tgname = n.name
+            select from pg_trigger as o
+            join pg_proc as f on f.oid = o.tgfoid and f.proname = function_name
+            where o.tgrelid = p.part and o.tgname = n.name
         )
     loop
         perform gc._run(command);
@@ -277,64 +285,64 @@ end;
 $$;
 
 comment on function gc._attach(gc._trigger, name) is
-    'Creates a trigger on a table and its partitions, wherever it is missing.';
+    'Creates a trigger on a table and its partitions, wherever it is missing or out of use.';
 
 
--- Never cascade: a trigger of ours is dropped by name, then its function.
-create function gc._drop_function(name name)
+-- Dropping a trigger locks its table against everybody. So its function is made to do nothing and
+-- gets another name, for which no table is locked, and gc.drop_unused_triggers drops both later.
+create function gc._drop_function(function regprocedure)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    command text;
+    spare name := '_unused_' || md5(concat(function::oid, clock_timestamp(), random()));
 begin
-    for command in
-        select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
-        from pg_trigger as t
-        join pg_proc as f on f.oid = t.tgfoid
-        where f.pronamespace = 'gc'::regnamespace and f.proname = name and t.tgparentid = 0
-        union all
-        select format('drop function %s', f.oid::regprocedure)
-        from pg_proc as f
-        where f.pronamespace = 'gc'::regnamespace and f.proname = name
-    loop
-        perform gc._run(command);
-    end loop;
+    if not exists (select from pg_trigger as t where t.tgfoid = function) then
+        perform gc._run(format('drop function %s', function));
+        return;
+    end if;
+    perform gc._run(format('create or replace function %s returns trigger '
+        'language plpgsql as $f$begin return null; end;$f$', function));
+    perform gc._run(format('alter function %s rename to %I', function, spare));
 end;
 $$;
 
-comment on function gc._drop_function(name) is 'Drops a generated function, with its triggers.';
+comment on function gc._drop_function(regprocedure) is
+    'Drops a generated function, or puts it out of use while triggers have it.';
 
 
--- A right is enough to create a trigger; only the table's owner can drop it.
 create function gc._drop_functions(names name[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    dropped name;
 begin
-    foreach dropped in array names loop
-        begin
-            perform gc._drop_function(dropped);
-        exception
-            when insufficient_privilege then
-                perform gc._run(format('create or replace function gc.%I() returns trigger '
-                    'language plpgsql as $f$begin return null; end;$f$', dropped));
-                raise warning 'a trigger stays that does nothing any more'
-                    using detail = format('gc.%I: %s.', dropped, sqlerrm),
-                        hint = 'The owner of the table can drop it.';
-        end;
-    end loop;
+    perform gc._drop_function(f.oid::regprocedure)
+    from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace and f.proname = any (names);
 end;
 $$;
 
 comment on function gc._drop_functions(name[]) is
-    'Drops generated functions, with their triggers, as far as that is allowed.';
+    'Drops generated functions, or puts them out of use.';
+
+
+-- A statement that is running may still have the old function, and write into them.
+create function gc._set_aside(names name[])
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    insert into gc.unused_tables (name) select distinct u from unnest(names) as u
+    on conflict do nothing
+$$;
+
+comment on function gc._set_aside(name[]) is
+    'Leaves tables of gc to gc.drop_unused_triggers.';
 
 
 create function gc._make_function(name name, source text)
@@ -433,26 +441,9 @@ comment on function gc._make_entries(gc._shape) is
     'Makes the functions by which users of a collection hold its rows; returns their names.';
 
 
-create function gc._referring(c gc.collections, owned_too boolean)
-    returns setof text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select r.reference from gc._references(c) as r where r.owned is null or owned_too
-    union
-    select p.part::text
-    from gc._references(c) as r
-    cross join lateral gc._partitions(r.referencing) as p(part)
-    where (r.owned is null or owned_too) and p.part <> r.referencing
-$$;
-
-comment on function gc._referring(gc.collections, boolean) is
-    'The references that keep rows of a collection, or all, and the partitions they stand in.';
-
-
--- A table, a partition or a foreign key that was dropped took its references along, and no trigger
--- saw it. What is new needs no scan: a row that only it keeps is queued already, and is reviewed by
+-- A partition that was dropped took its references along, and no trigger saw it; so did a table or
+-- a column that was dropped and made again. A restored dump has other tables everywhere, and lost
+-- none. What is new needs no scan: a row that only it keeps is queued already, and is reviewed by
 -- the new code.
 create function gc._scan_what_lost_references(c gc.collections)
     returns void
@@ -462,8 +453,12 @@ create function gc._scan_what_lost_references(c gc.collections)
 as $$
     insert into gc.scan_requests (collection, reason)
     select c.name, o.place || ' no longer refers to it'
-    from unnest(c.keeping) as o(place)
-    where o.place not in (select * from gc._referring(c, true))
+    from gc._lost_keepers(c) as o
+    union
+    select c.name, o.place || ' was made again'
+    from gc._known_keepers(c) as o
+    join gc._keepers(c.target) as k on k.place = o.place and k.target = o.target
+    where (k.source, k.columns) <> (o.source, o.columns)
 $$;
 
 comment on function gc._scan_what_lost_references(gc.collections) is
@@ -489,7 +484,10 @@ begin
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o
-    set shared = gc._shares_objects(c)
+    set shared = gc._shares_objects(c),
+        url_prefix = case when c.url is not null then gc._url_prefix(c) end,
+        url_printed = case when c.url is not null then gc._printed_url(c) end,
+        url_flaw = case when c.url is not null then gc._url_index_flaw(c) end
     where o.name = c.name
     returning o.* into c;
     s := gc._shape(c);
@@ -499,11 +497,11 @@ begin
         || gc._object_name(c.name, '_review');
     perform gc._drop_functions(
         array(select u from unnest(c.functions) as u where not u = any (made)));
-    perform gc._drop_links(array(select u from unnest(c.links) as u where not u = any (linked)));
+    perform gc._set_aside(array(select u from unnest(c.links) as u where not u = any (linked)));
     perform gc._scan_what_lost_references(c);
     update gc.collections as o
     set functions = made, links = linked, problem = null, problem_since = null,
-        keeping = array(select * from gc._referring(c, false))
+        keeping = gc._keeping(c)
     where o.name = c.name
     returning o.* into c;
     update gc.collections as o
@@ -540,6 +538,7 @@ begin
     end if;
     perform gc._lock_touched(c);
     perform gc._require_trusted(c);
+    perform gc._require_keeper(c);
     if gc._fingerprint(c) = _is_current.fingerprint then
         return true;
     end if;

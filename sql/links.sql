@@ -101,8 +101,10 @@ from {source} as r
 where {not_null} and {has_parts}
     and (select true from {links} as l where {l_is_r} limit 1) is null;$template$,
             gc._link_words(c, l) || gc._lost_words(c, r) || jsonb_build_object(
-                'source', replace(source, '{columns}', gc._listed(r.columns || array(
-                    select u from unnest(l.columns) as u where u <> all (r.columns)))),
+                'source', coalesce(source, format(
+                    '(select %1$s from new_rows except select %1$s from old_rows)',
+                    gc._listed(r.columns || array(
+                        select u from unnest(l.columns) as u where u <> all (r.columns))))),
                 'l_is_r', gc._pair(
                     array(select gc._queue_column(u) from unnest(r.targets) as u), 'l', r.columns,
                     'r', r.operators))),
@@ -112,7 +114,8 @@ where {not_null} and {has_parts}
 $$;
 
 comment on function gc._add_links_sql(gc._shape, gc._link, text) is
-    'The statements that add the links of some rows, where they are not there yet.';
+    'The statements that add the links of some rows, where they are not there yet; null: of the '
+    'rows that an update has changed.';
 
 
 -- A second look knows the truth: for what is kept, it replaces the links that did not tell.
@@ -166,7 +169,7 @@ where o.ctid = any (array(
     from {source} as t
     cross join lateral (select l.ctid from {links} as l where {l_is_t} offset 0) as l
 ));$template$,
-            gc._link_words(c, l) || jsonb_build_object('source', source)),
+            gc._source_words(gc._link_words(c, l), source)),
         E'\n')
     from unnest(c.links) as l
 $$;
@@ -181,10 +184,7 @@ create function gc._after_link_sql(c gc._shape, relation regclass, operation tex
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._add_links_sql(c, l, case operation
-        when 'insert' then 'new_rows'
-        else '(select {columns} from new_rows except select {columns} from old_rows)'
-    end)
+    select gc._add_links_sql(c, l, case operation when 'insert' then 'new_rows' end)
     from unnest(c.links) as l
     where l.relation = _after_link_sql.relation
 $$;

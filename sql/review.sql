@@ -104,7 +104,6 @@ as $$
 declare
     r gc._review_result;
 begin
-    perform gc._require_own(name);
     execute format(
         'select reviewed, kept, deleted, busy, 0, bytes, touched from gc.%I($1, $2, $3, true)',
         gc._object_name(name, '_review'))
@@ -275,6 +274,7 @@ create function gc._is_reviewable(name text)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform gc._require_own(name);
     perform gc._is_current(name, (gc._collection(name)).fingerprint);
     perform gc._note_problem(name, null);
     return true;

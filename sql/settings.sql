@@ -89,10 +89,12 @@ create table gc.review_after_defaults (
         constraint review_after_defaults_pkey primary key,
     value interval not null
         constraint review_after_defaults_value_not_negative check (value >= '0')
+        constraint review_after_defaults_value_not_endless check (value <= '10 years')
 );
 
 comment on table gc.review_after_defaults is
-    'How long after an event a row is reviewed. An event that is not here has a day.';
+    'How long after an event a row is reviewed: see gc.set_delay. An event that is not here has a '
+    'day.';
 comment on column gc.review_after_defaults.event is
     'An event of a collection: <collection>_insert, <table>_delete, or what gc.track named it.';
 comment on column gc.review_after_defaults.value is 'The delay; zero means at once.';

@@ -528,6 +528,23 @@ comment on function gc._admit_sql(gc._shape, boolean) is
     'What a row with an object has to pass.';
 
 
+-- TRUNCATE fires for each partition by itself, and has no transition table. Which one is meant is
+-- filled in when the statement is executed, by format: so no other text may look like its signs.
+create function gc._source_words(words jsonb, source text)
+    returns jsonb
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_object_agg(w.key, case when source is null then replace(w.value, '%', '%%')
+            else w.value end) || jsonb_build_object('source', coalesce(source, 'only %1$s'))
+    from jsonb_each_text(words) as w
+$$;
+
+comment on function gc._source_words(jsonb, text) is
+    'Words, and where the rows are; null: in the table that is about to be truncated.';
+
+
 create function gc._kept_whole_sql(c gc._shape, source text)
     returns text
     language sql
@@ -537,7 +554,7 @@ as $$
     select gc._render(
         'insert into gc.unread_rows (collection, content) '
         'select {name}, to_jsonb(o) from {source} as o',
-        c.words || jsonb_build_object('source', source))
+        gc._source_words(c.words, source))
 $$;
 
 comment on function gc._kept_whole_sql(gc._shape, text) is
@@ -705,7 +722,7 @@ select {name}, {key_text}, {label}, {url}, {generation}, {size},
     {due_at}, {wait_for}
 from {source} as {alias}
 where {url} is not null$template$,
-        c.words || jsonb_build_object('source', source, 'event', event))
+        gc._source_words(c.words || jsonb_build_object('event', event), source))
 $$;
 
 comment on function gc._buried_sql(gc._shape, text, text) is
@@ -733,18 +750,12 @@ comment on function gc._after_delete_sql(gc._shape) is
     'What follows a delete from a collection, whoever deletes: a tombstone for each object.';
 
 
--- TRUNCATE fires for each partition by itself, and has no transition table: chr(2) stands for the
--- one that is meant.
 create function gc._truncated_sql(statement text)
     returns text
     language sql
     immutable
     set search_path = pg_catalog, pg_temp
-as $$
-    select 'execute format('
-        || quote_literal(replace(replace(statement, '%', '%%'), chr(2), 'only %1$s'))
-        || ', tg_relid::regclass);'
-$$;
+as $$ select 'execute format(' || quote_literal(statement) || ', tg_relid::regclass);' $$;
 
 comment on function gc._truncated_sql(text) is
     'What executes a statement for the table that is about to be truncated.';
@@ -757,10 +768,10 @@ create function gc._before_truncate_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._computing_sql(c,
-        gc._truncated_sql(gc._render(
-            'select {computed} from ' || chr(2) || ' as {alias}', c.words)),
-        gc._truncated_sql(gc._buried_sql(c, chr(2), 'null')),
-        gc._truncated_sql(gc._kept_whole_sql(c, chr(2))))
+        gc._truncated_sql(gc._render('select {computed} from {source} as {alias}',
+            gc._source_words(c.words, null))),
+        gc._truncated_sql(gc._buried_sql(c, null, 'null')),
+        gc._truncated_sql(gc._kept_whole_sql(c, null)))
 $$;
 
 comment on function gc._before_truncate_sql(gc._shape) is

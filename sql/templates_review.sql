@@ -642,15 +642,14 @@ select count(*)::integer, (
 )
 from seen$template$,
         c.words || gc._event_words(gc._event(c.events, c.name || '_scan')) || jsonb_build_object(
-            'kept', coalesce(nullif(
-                concat_ws(E'\nor ', gc._links_lead_sql(c), gc._referred_sql(c)), ''), 'false'),
+            'kept', concat_ws(E'\nor ', gc._links_lead_sql(c), gc._kept_sql(c)),
             'greater', replace(gc._row_equals(k), '=', '>'),
             'after', gc._parsed_key_sql(c, '$2')))
     from (select (c.key).*) as k
 $$;
 
 comment on function gc._scan_statement_sql(gc._shape) is
-    'Goes over rows in the order of their key, and queues those that nothing refers to.';
+    'Goes over rows in the order of their key, and queues those that are garbage.';
 
 
 create function gc._scan_sql(c gc._shape)

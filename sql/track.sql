@@ -88,23 +88,47 @@ create function gc._warn_shared(c gc.collections)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    slow regclass;
+    command text;
 begin
-    if c.url is null or gc._has_url_index(c) then
-        return;
-    end if;
-    if c.shared or exists (
-        select from gc.collections as o where o.url is not null and o.name <> c.name
-    ) then
-        raise warning 'nothing finds the rows of "%" by their url', c.target
-            using detail = 'Rows may share an object: each deletion looks for a row that has it.',
-                hint = format('create index %son %s ((%s));', gc._concurrently(c.target), c.target,
-                    c.url);
-    end if;
+    for slow, command in
+        select o.target, gc._missing_url_index(o)
+        from gc.collections as o
+        where o.name = c.name or gc._may_share(o, c)
+        order by o.name <> c.name, o.name
+    loop
+        if command is not null then
+            raise warning 'nothing finds the rows of "%" by their url', slow
+                using hint = command,
+                    detail = 'Rows may share an object: each deletion looks for a row that has it.';
+        end if;
+    end loop;
 end;
 $$;
 
 comment on function gc._warn_shared(gc.collections) is
-    'Warns if objects can be shared and looking for their rows is slow.';
+    'Warns if objects can be shared and looking for their rows is slow, in this collection or in '
+    'one that could have the same objects.';
+
+
+create function gc._reference_note(target regclass, reference text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('deferred: a transaction that refers to a row while that is being '
+        'collected fails at its commit, not at the statement; '
+        'alter table %s alter constraint %I not deferrable;', k.conrelid::regclass, k.conname),
+        E'\n' order by k.conname)
+    from gc._keepers(target) as f
+    join pg_constraint as k on k.oid = f.key
+    where f.place = _reference_note.reference and not f.is_part and k.condeferred
+$$;
+
+comment on function gc._reference_note(regclass, text) is
+    'What gc.track says about a reference; null: nothing.';
 
 
 create function gc.track(
@@ -112,7 +136,7 @@ create function gc.track(
     label text default null, generation text default null, condition text default null,
     owned text[] default '{}', events jsonb default '{}', undo interval default '0'
 )
-    returns table (reference text, role text)
+    returns table (reference text, role text, note text)
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
@@ -145,11 +169,14 @@ begin
     set url = excluded.url, size = excluded.size, label = excluded.label,
         generation = excluded.generation, condition = excluded.condition,
         owned = excluded.owned, events = excluded.events, undo = excluded.undo;
+    perform gc._accept_losses(chosen);
     perform gc._generate(chosen, true);
     c := gc._collection(chosen);
+    perform gc._block_without_keeper(c);
     perform gc._warn_shared(c);
     return query
-        select r.reference, case when r.owned is null then 'keeps' else 'owned' end
+        select r.reference, case when r.owned is null then 'keeps' else 'owned' end,
+            gc._reference_note(c.target, r.reference)
         from gc._references(c) as r;
 end;
 $$;
@@ -160,10 +187,12 @@ revoke all on function gc.track(
 comment on function gc.track(
     regclass, text, text, text, text, text, text, text[], jsonb, interval
 ) is
-    'Makes a table a collection, or changes its definition. Returns each reference into it, and '
-    'whether it keeps its target or is owned by it.';
+    'Makes a table a collection, or changes its definition. Returns each reference into it, '
+    'whether it keeps its target or is owned by it, and what should be known about it.';
 
 
+-- The lock waits for those who are writing rows of the collection: the tombstone of a row that goes
+-- at this moment would be handed out, and nobody would look whether another row has its object.
 create function gc.untrack(name text)
     returns void
     language plpgsql
@@ -172,14 +201,18 @@ create function gc.untrack(name text)
 as $$
 declare
     c gc.collections := gc._collection(name);
+    queue name := gc._object_name(c.name, '_review_queue');
     waiting bigint;
 begin
     perform gc._require_owner();
     perform gc._lock('track');
+    if exists (select from pg_class as t where t.oid = c.target) then
+        execute format('lock table %s in share mode', c.target);
+    end if;
     perform gc._drop_functions(c.functions);
-    execute format('drop table if exists gc.%I', gc._object_name(c.name, '_review_queue'));
     execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
-    perform gc._drop_links(c.links);
+    execute format('delete from gc.%I', queue);
+    perform gc._set_aside(queue || c.links);
     delete from gc.scan_requests as r where r.collection = c.name;
     delete from gc.holds as h where h.collection = c.name;
     delete from gc.unread_rows as u where u.collection = c.name;
@@ -196,7 +229,8 @@ $$;
 revoke all on function gc.untrack(text) from public;
 
 comment on function gc.untrack(text) is
-    'Makes a collection an ordinary table again: drops its triggers, functions, queue and links.';
+    'Makes a collection an ordinary table again. Its triggers do nothing from then on; '
+    'gc.drop_unused_triggers drops them, its queue and its links.';
 
 
 create function gc._scan_step(name text, batch integer)
@@ -275,3 +309,86 @@ $$;
 
 comment on function gc._scan_if_requested(text, integer) is
     'Carries a scan on that missed events have made necessary.';
+
+
+-- By the pairs of letters that two words have in common.
+create function gc._nearest(word text, words text[])
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select w
+    from unnest(words) as w
+    cross join lateral (
+        select count(*)
+        from (
+            select substr(word, i, 2) from generate_series(1, length(word) - 1) as i
+            intersect
+            select substr(w, i, 2) from generate_series(1, length(w) - 1) as i
+        ) as pairs
+    ) as common(pairs)
+    order by 2.0 * common.pairs / greatest(length(w) + length(word), 1) desc, w
+    limit 1
+$$;
+
+comment on function gc._nearest(text, text[]) is 'The one of several words that is most like one.';
+
+
+create function gc._queued(name text, event text)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    number bigint;
+begin
+    execute format('select count(*) from gc.%I as q where q.event = $1',
+        gc._object_name(name, '_review_queue'))
+    into number using event;
+    return number;
+end;
+$$;
+
+comment on function gc._queued(text, text) is 'How many entries of an event a queue has.';
+
+
+create function gc.set_delay(event text, delay interval)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    known text[] := array(select distinct k.event from gc._known_events() as k order by 1);
+    queued bigint;
+begin
+    perform gc._require_owner();
+    if event is null or event <> all (known) then
+        raise 'no collection has an event "%"', coalesce(event, 'null')
+            using errcode = 'undefined_object',
+                detail = format('Events: %s.',
+                    coalesce(nullif(array_to_string(known, ', '), ''), 'none yet')),
+                hint = format('select gc.set_delay(%L, %L);', gc._nearest(event, known), delay);
+    end if;
+    if delay not between '0' and '10 years' then
+        raise 'a delay cannot be negative, nor longer than ten years'
+            using errcode = 'invalid_parameter_value', detail = format('delay is %s.', delay),
+                hint = format('select gc.set_delay(%L, ''1 day'');', event);
+    end if;
+    delete from gc.review_after_defaults as d where d.event = set_delay.event and delay is null;
+    insert into gc.review_after_defaults as d (event, value)
+    select set_delay.event, delay where delay is not null
+    on conflict on constraint review_after_defaults_pkey do update set value = excluded.value;
+    queued := (select sum(gc._queued(k.collection, k.event)) from gc._known_events() as k
+        where k.event = set_delay.event);
+    if queued > 0 then
+        raise notice '% reviews that "%" has queued already keep their time', queued, event;
+    end if;
+end;
+$$;
+revoke all on function gc.set_delay(text, interval) from public;
+
+comment on function gc.set_delay(text, interval) is
+    'How long after an event a row is reviewed, from now on; null: a day, as without it.';

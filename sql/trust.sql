@@ -304,7 +304,7 @@ begin
                 c.oid::regclass::text, c.relowner, c.relacl
             from pg_class as c where class = 'pg_class'::regclass and c.oid = id
             union all
-            select 'function', f.oid::regprocedure::text, f.proowner,
+            select 'routine', f.oid::regprocedure::text, f.proowner,
                 coalesce(f.proacl, acldefault('f', f.proowner))
             from pg_proc as f where class = 'pg_proc'::regclass and f.oid = id
             union all

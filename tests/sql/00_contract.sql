@@ -72,7 +72,7 @@ select isnt(obj_description('gc'::regnamespace, 'pg_namespace'), null, 'the sche
 -- Safety of functions.
 select is_empty(
     $$select oid::regprocedure from gc_function
-        where prosqlbody is null
+        where prosqlbody is null and prokind <> 'p'
             and not coalesce(proconfig, '{}') @> array['search_path=pg_catalog, pg_temp']$$,
     'every function, also a generated one, looks for names in pg_catalog, and pg_temp last, or has '
     'looked when it was created');
@@ -109,7 +109,7 @@ select set_eq(
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
         cross join gc._pinned() as p
-        where (f.of_extension and f.proname !~ '^_' or f.prosecdef)
+        where (f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind <> 'p'
             and f.prorettype <> 'trigger'::regtype
             and f.proname not in ('version', 'review_after')
             and not exists (
@@ -127,7 +127,8 @@ select is_empty(
         where connamespace = 'gc'::regnamespace
             and (conname ~ '_(check|fkey|excl)\d*$' or (contype in ('p', 'u')
                 and conname !~ '^(settings|review_after_defaults|collections|deletion_log|holds)_'
-                and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots|unread_rows)_'))$$,
+                and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'
+                and conname !~ '^(unread_rows|unused_tables)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
@@ -139,7 +140,8 @@ select set_eq(
         'settings_statement_timeout_positive', 'settings_max_sleep_positive',
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
         'settings_log_retention_not_negative', 'review_after_defaults_value_not_negative',
-        'collections_name_length', 'collections_events_object', 'collections_undo_not_negative'],
+        'review_after_defaults_value_not_endless', 'collections_name_length',
+        'collections_events_object', 'collections_undo_not_negative'],
     'these are the checks, each under a name that says what is wrong');
 
 -- Versions.
@@ -181,7 +183,7 @@ select pg_temp.has_signature('track',
     'generation text DEFAULT NULL::text, condition text DEFAULT NULL::text, '
     'owned text[] DEFAULT ''{}''::text[], events jsonb DEFAULT ''{}''::jsonb, '
     'undo interval DEFAULT ''00:00:00''::interval',
-    'TABLE(reference text, role text)');
+    'TABLE(reference text, role text, note text)');
 select pg_temp.has_signature('untrack', 'name text', 'void');
 select pg_temp.has_signature('scan', 'name text, batch integer', 'integer');
 select pg_temp.has_signature('review_after', 'event text', 'timestamp with time zone');

@@ -1,6 +1,6 @@
 -- Collections: track, track again, untrack, scan; and what happens when the tables change.
 begin;
-select plan(113);
+select plan(129);
 
 set local client_min_messages = warning;
 create schema app;
@@ -22,6 +22,11 @@ $$;
 create function app.triggers(relation text) returns text[] language sql as $$
     select coalesce(array_agg(tgname::text order by tgname), '{}')
     from pg_trigger where tgrelid = relation::regclass and not tgisinternal
+$$;
+-- What gc.drop_unused_triggers does, in one transaction.
+create function app.tidy() returns void language sql as $$
+    select gc._drop_triggers_of(r) from unnest(gc._tables_with_unused_triggers()) as r;
+    select gc._drop_unused_rest();
 $$;
 create view app.catalog as
 select 'column', attrelid::regclass::text, attname::text, attnotnull::text, atttypid::text
@@ -54,7 +59,7 @@ create table app.before as select * from app.catalog;
 insert into app.file (id, path) select i, 'old ' || i from generate_series(1, 5) as i;
 insert into app.post values (1, 1, 2), (2, 1, null);
 select results_eq(
-    $$select * from gc.track('app.file', owned => '{part}') order by reference$$,
+    $$select reference, role from gc.track('app.file', owned => '{part}') order by reference$$,
     $$values ('app.part(file)', 'owned'), ('app.post(file)', 'keeps'),
         ('app.post(thumb)', 'keeps')$$,
     'track returns each reference and whether it keeps or is owned');
@@ -123,7 +128,7 @@ insert into app.file (id, path, bytes) values (1, 'one', 10), (2, 'two', 20), (3
 insert into app.post values (1, 1, null);
 insert into app.part values (2, 1);
 select results_eq(
-    $$select * from gc.track('app.file', url => '''mem:///'' || path', size => 'bytes',
+    $$select reference, role from gc.track('app.file', url => '''mem:///'' || path', size => 'bytes',
         owned => '{app.post(file)}') order by reference$$,
     $$values ('app.part(file)', 'keeps'), ('app.post(file)', 'owned'),
         ('app.post(thumb)', 'keeps')$$,
@@ -140,8 +145,14 @@ select is_empty('select * from app.post', 'what is owned now goes with its row')
 select is(count(*), 3::bigint, 'the first call again')
 from gc.track('app.file', condition => 'state = ''deleting''', owned => '{part, post}',
     events => '{"file_insert": "upload", "file_update": "change"}');
-select is(app.triggers('app.part') || app.triggers('app.post'), '{}',
-    'triggers of what does not keep any more are dropped');
+select is(cardinality(app.triggers('app.part') || app.triggers('app.post')), 6,
+    'triggers of what does not keep any more stay');
+select lives_ok('update app.post set file = null; delete from app.post; truncate app.part',
+    'and do nothing');
+select is((select count(*) from gc.file_review_queue) + (select count(*) from gc.scan_requests),
+    (select count(*) from gc.file_review_queue where event !~ 'post|part'), 'at all');
+select app.tidy() as ignored \gset
+select is(app.triggers('app.part') || app.triggers('app.post'), '{}', 'until they are dropped');
 select is((select array_agg(u::text) from app.triggers('app.file') as f(t), unnest(f.t) as u
     where u like '%delete%' or u like '%truncate%'), null,
     'triggers that a collection without objects does not need are dropped');
@@ -170,6 +181,14 @@ delete from app.part;
 update app.file set id = 7, state = 'deleting' where id = 2;
 select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
     'a row that changes its key is queued');
+insert into app.file (id, path, state) values (30, 'x', 'active'), (31, 'y', 'deleting'), (32, 'z', null);
+delete from gc.file_review_queue;
+select is(gc.scan('file'), 3, 'a scan goes over rows whose condition is false');
+select results_eq('select id, event from gc.file_review_queue', $$values (31, 'file_scan')$$,
+    'but queues only those for which it is true');
+select is(gc.scan('file'), 0, 'and comes to its end');
+delete from gc.file_review_queue;
+delete from app.file;
 create table app.spot (id int primary key, place point, data json, parts json[]);
 select is(count(*), 0::bigint, 'a condition may read types without an equality')
 from gc.track('app.spot',
@@ -188,8 +207,29 @@ drop table app.spot;
 insert into app.file (id, path) values (1, 'left in the queue');
 insert into app.post values (1, 1, 1);
 select lives_ok($$select gc.untrack('file')$$, 'a collection can be untracked');
+select lives_ok($$insert into app.file (id, path) values (9, 'x'); update app.file set path = 'y';
+    update app.post set file = null; delete from app.file where id = 9; truncate app.part$$,
+    'the triggers that it leaves do nothing');
+select is_empty('select from gc.file_review_queue union all select from gc.tombstones
+    union all select from gc.scan_requests', 'and write nothing');
+select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || path',
+    owned => '{part}') \gset
+insert into app.file (id, path) values (9, 'nine');
+insert into app.post values (9, 9, null);
+delete from app.post where id = 9;
+delete from app.file where id = 9;
+select results_eq('select id, event from gc.file_review_queue order by entry',
+    $$values (9, 'file_insert'), (9, 'post_delete')$$,
+    'tracked again before they are dropped, it has its triggers back');
+select results_eq('select url from gc.tombstones', array['mem:///nine'], 'all of them');
+select app.tidy() as ignored \gset
+select has_table('gc', 'file_review_queue', 'what is used again is not dropped');
+delete from app.post where id <> 1;
+delete from gc.tombstones;
+select gc.untrack('file') as ignored \gset
+select app.tidy() as ignored \gset
 select is(app.triggers('app.file') || app.triggers('app.post') || app.triggers('app.part'), '{}',
-    'untrack leaves no trigger');
+    'then untrack leaves no trigger');
 select is_empty(
     $$select relname from pg_class where relnamespace = 'gc'::regnamespace
         and relname like 'file%'
@@ -241,9 +281,17 @@ select is(app.review('file'), '1 kept, 1 deleted, 0 failed',
 select is(app.why('file'), null, 'and status has nothing to say any more');
 alter table app.late drop constraint late_file_fkey;
 insert into gc.file_review_queue (id, event, review_after) values (1, 'by hand', now());
+select is(app.review('file'), '0 kept, 0 deleted, 0 failed',
+    'nothing is reviewed once a foreign key was dropped');
+select matches(app.why('file'), 'app.late\(file\) no longer refers.*gc.track.*accepts',
+    'status says which one, and how to go on');
+select is_empty('table gc.scan_requests', 'nor is anything scanned');
+select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || path') \gset
+select is(app.why('file'), null, 'gc.track called again accepts that');
+select results_eq('select reason from gc.scan_requests',
+    $$values ('app.late(file) no longer refers to it')$$, 'and asks for a scan');
 select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
-    'a foreign key that was dropped keeps nothing');
-select is(app.triggers('app.late'), '{}', 'and its table is not followed any more');
+    'a foreign key that was dropped keeps nothing from then on');
 
 -- The catalog: triggers, partitions, columns of referring tables.
 drop trigger gc_file_after_post_delete on app.post;
@@ -285,6 +333,8 @@ select is(app.review('file'), '1 kept, 0 deleted, 0 failed',
 alter table app.post drop column attachment;
 select lives_ok('delete from app.post; insert into app.post values (1, 3); truncate app.post',
     'a dropped column of a referring table does not fail the application');
+select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || path') \gset
+delete from gc.scan_requests;
 delete from gc.file_review_queue;
 alter table app.log rename to log_book;
 insert into app.log_book values (3, 1);
@@ -330,7 +380,7 @@ select is(app.review('file'), '0 kept, 2 deleted, 0 failed',
 delete from gc.tombstones;
 create table app.counter (id int primary key);
 insert into gc.review_after_defaults values ('counter_scan', '0');
-select count(*) as ignored from gc.track('app.counter') \gset
+select count(*) as ignored from gc.track('app.counter', condition => 'true') \gset
 alter table app.counter alter column id type bigint;
 select lives_ok('insert into app.counter values (3000000000)',
     'a key that gets a wider type does not fail the application');
@@ -382,7 +432,10 @@ select count(*) as ignored from gc.review() \gset
 drop table app.link;
 insert into gc.page_review_queue (id, event, review_after) select id, 'by hand', now()
 from app.pages;
-select is(app.review('page'), '1 kept, 5 deleted, 0 failed', 'a dropped table keeps nothing');
+select is(app.review('page'), '0 kept, 0 deleted, 0 failed', 'a dropped table is a keeper less');
+select count(*) as ignored from gc.track('app.pages') \gset
+select is(app.review('page'), '1 kept, 5 deleted, 0 failed',
+    'which keeps nothing once that is accepted');
 insert into app.file (number) values (1);
 drop table app.pages cascade;
 select lives_ok('delete from app.visit',
@@ -392,7 +445,8 @@ select is(app.review('file'), '0 kept, 1 deleted, 0 failed',
 select matches(app.why('page'), 'gone', 'status says that the table is gone');
 select lives_ok('select gc.next_due()', 'next_due does not mind a table that is gone');
 select lives_ok($$select gc.untrack('page')$$, 'a collection whose table is gone can be untracked');
-select is(app.triggers('app.visit'), '{}', 'and then its triggers are gone');
+select app.tidy() as ignored \gset
+select is(app.triggers('app.visit'), '{}', 'and its triggers can be dropped');
 
 select * from finish();
 rollback;

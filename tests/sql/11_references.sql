@@ -1,6 +1,6 @@
 -- References: every kind of foreign key keeps its target, and is followed when it goes.
 begin;
-select plan(61);
+select plan(78);
 
 set local client_min_messages = warning;
 create schema app;
@@ -70,7 +70,7 @@ insert into app.old values (10), (999);
 alter table app.old add foreign key (file) references app.file not valid;
 
 select results_eq(
-    $$select * from gc.track('app.file') order by reference collate "C"$$,
+    $$select reference, role from gc.track('app.file') order by reference collate "C"$$,
     $$values ('app.by_code(code)', 'keeps'), ('app.by_pair(y, x)', 'keeps'),
         ('app.cascades(file)', 'keeps'), ('app.file(parent)', 'keeps'),
         ('app.full_match(y, x)', 'keeps'), ('app.late(file)', 'keeps'),
@@ -290,7 +290,72 @@ select app.names_ok('quotes', 'b"lo''b', 'k''e"y', '"''', '''"r"''', 'x''"');
 select app.names_ok('percent signs', '%s %I %L', '%1$s', '100%', '%%', '%s');
 select app.names_ok('braces', '{target}', '{queue}', '{the table}', '{kept}', '{');
 select app.names_ok('dollar quotes', '$trigger$', '$review$', '$$', '$scan$', '$key$');
-select app.names_ok('backslashes and line ends', E'a\\n\nb', E'k\\\n  y', E'\n', E'\\', E'r\n');
+select app.names_ok('backslashes', E'a\\n\\', E'k\\\\  y', E'\\r', E'\\', E'r\\');
+select app.names_ok('words of the templates', '{url}{columns}', '{columns}', '{source}', '{url}',
+    '{columns}');
+select is(app.names_work(target, key, other, referring, refers),
+    format('the name of the %s "%s" has a control character', kind, shown),
+    format('a %s whose name is "%s" is refused', kind, shown))
+from (values
+    ('collection', '\u0002', chr(2), 'id', 'note', 'refers', 'target'),
+    ('column', '\n', 'plain', E'\n', 'note', 'refers', 'target'),
+    ('column', 'a\tb', 'plain', 'id', E'a\tb', 'refers', 'target'),
+    ('table', '\u0001', 'plain', 'id', 'note', chr(1), 'target'),
+    ('column', 'r\r', 'plain', 'id', 'note', 'refers', E'r\r')
+) as v(kind, shown, target, key, other, referring, refers);
+create table app.plain (id integer primary key);
+select throws_ok($$select gc.track('app.plain', name => E'a\nb')$$, '42602',
+    'the name of the collection "a\nb" has a control character', 'the same goes for a given name');
+select throws_ok($$select gc.track('app.plain', url => E'''\001'' || id')$$, '22023',
+    'the argument url has a control character', 'and for a character that a line break stands for');
+select lives_ok($$select gc.track('app.plain', condition => 'id > 0
+    or id < 0')$$, 'but an expression may have several lines');
+select gc.untrack('plain') as ignored \gset
+drop table app.plain;
+
+-- Partitions whose names look like words of the templates, with links.
+create table app."{links}" (id integer primary key);
+create table app."{columns}" (file integer references app."{links}", "{url}" integer not null)
+    partition by list ("{url}");
+create table app."{columns}{r_parts} %s" partition of app."{columns}" for values in (1);
+create table app."%1$s" partition of app."{columns}" for values in (2);
+create index on app."{columns}" (file);
+insert into app."{links}" values (1), (2), (3), (4);
+insert into app."{columns}" values (1, 1), (2, 2);
+select lives_ok($$select gc.track('app."{links}"', name => '{columns} %s',
+    url => '''x://%s/{source}/'' || id')$$, 'a table with links may be called {columns}');
+select results_eq('select * from gc."{columns} %s_{columns}_links" order by 1',
+    $$values (1, 1), (2, 2)$$, 'its links are filled');
+select lives_ok($$update app."{columns}" set file = 3, "{url}" = 2 where file = 1;
+    insert into app."{columns}" values (4, 1); delete from app."{columns}" where file = 2$$,
+    'its statements are followed');
+select gc.scan('{columns} %s') as ignored \gset
+select is(app.review('{columns} %s'), '0 kept, 2 deleted, 0 failed', 'and reviewed');
+select lives_ok('truncate app."{links}" cascade', 'TRUNCATE is followed as well');
+select results_eq($$select url from gc.tombstones where collection = '{columns} %s' order by 1$$,
+    $$select 'x://%s/{source}/' || i from generate_series(1, 4) as i$$, 'with its objects');
+delete from gc.tombstones;
+select gc.untrack('{columns} %s') as ignored \gset
+
+-- Deferred foreign keys.
+create table app.model (id integer primary key);
+create table app.line (
+    a integer constraint a_fkey references app.model deferrable initially deferred,
+    b integer references app.model deferrable initially immediate,
+    c integer references app.model
+);
+create index on app.line (a);
+create index on app.line (b);
+create index on app.line (c);
+select results_eq($$select reference, note ~ 'at its commit', substring(note from 'alter table .*')
+        from gc.track('app.model') order by 1$$,
+    $$values ('app.line(a)', true, 'alter table app.line alter constraint a_fkey not deferrable;'),
+        ('app.line(b)', null, null), ('app.line(c)', null, null)$$,
+    'gc.track says which references are deferred, and what makes them immediate');
+alter table app.line alter constraint a_fkey not deferrable;
+select is_empty($$select from gc.track('app.model') where note is not null$$,
+    'and no more once they are not');
+select gc.untrack('model') as ignored \gset
 select app.names_ok('63 characters', repeat('t', 63), repeat('k', 63), repeat('o', 63),
     repeat('r', 63), repeat('f', 63));
 select app.names_ok('63 bytes that are not ASCII', repeat('ß', 31), repeat('€', 21),

@@ -1,6 +1,6 @@
 -- Review queues: what is queued, by which event, for when. Scenarios 1 to 10.
 begin;
-select plan(41);
+select plan(54);
 
 set local client_min_messages = warning;
 create schema app;
@@ -258,6 +258,47 @@ select throws_ok($$insert into gc.review_after_defaults values ('x', '-1 second'
     null, 'a negative delay is refused');
 select throws_ok($$update gc.settings set jitter = '-1 second'$$, '23514', null,
     'a negative jitter is refused');
+
+-- gc.set_delay
+select lives_ok($$select gc.set_delay('layer_delete', '5 minutes')$$, 'a delay is set by a call');
+select is((select value from gc.review_after_defaults where event = 'layer_delete'), '5 minutes',
+    'which writes the table');
+select lives_ok($$select gc.set_delay('layer_delete', '7 minutes')$$, 'it can be repeated');
+select is((select value from gc.review_after_defaults where event = 'layer_delete'), '7 minutes',
+    'and the last one counts');
+select lives_ok($$select gc.set_delay('layer_delete', null)$$, 'null takes it back');
+select is_empty($$select from gc.review_after_defaults where event = 'layer_delete'$$,
+    'so that it has a day again');
+create function pg_temp.refused(event text, delay interval) returns text language plpgsql as $$
+declare
+    detail text;
+    hint text;
+begin
+    perform gc.set_delay(event, delay);
+    return 'accepted';
+exception
+    when others then
+        get stacked diagnostics detail = pg_exception_detail, hint = pg_exception_hint;
+        return sqlstate || ' ' || hint || case when detail ~ 'layer_delete' then ' listed' else '' end;
+end;
+$$;
+select is(pg_temp.refused('layr_delete', '1 hour'),
+    $$42704 select gc.set_delay('layer_delete', '01:00:00'); listed$$,
+    'a typo is refused: the hint is the nearest event, and all are listed');
+select is(pg_temp.refused('layers_delete', '0'),
+    $$42704 select gc.set_delay('layer_delete', '00:00:00'); listed$$,
+    'so is the usual name of an event that has another');
+select is(left(pg_temp.refused(null, '0'), 5), '42704', 'null is no event');
+select is(left(pg_temp.refused('layer_delete', d), 5), '22023', d || ' is no delay')
+from unnest(array['-1 second', '300000 years']::interval[]) as d;
+select throws_ok($$insert into gc.review_after_defaults values ('blob_insert', '300000 years')$$,
+    '23514', null, 'nor can the table be given one that is beyond all time');
+create role blobgc_delays;
+grant usage on schema gc to blobgc_delays;
+set local role blobgc_delays;
+select throws_ok($$select gc.set_delay('layer_delete', '0')$$, '42501', null,
+    'only the owner of blobgc may set delays');
+reset role;
 
 -- What a queue is made of.
 select col_type_is('gc', 'blob_review_queue', 'digest', 'bytea',

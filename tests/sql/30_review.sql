@@ -25,7 +25,7 @@ select current_setting('app.serializable') as serializable \gset
 rollback;
 begin isolation level repeatable read;
 create table one (id integer primary key);
-select count(*) from gc.track('one') \g /dev/null
+select count(*) from gc.track('one', condition => 'true') \g /dev/null
 do $$
 begin
     perform gc.one_review();

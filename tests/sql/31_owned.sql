@@ -57,7 +57,7 @@ select count(*) as ignored from gc.track('app.blobs', name => 'blob') \gset
 select count(*) as ignored from gc.track('app.manifests', name => 'manifest',
     owned => '{"list_items(repo, list)"}') \gset
 select results_eq(
-    $$select * from gc.track('app.repositories', name => 'repository',
+    $$select reference, role from gc.track('app.repositories', name => 'repository',
         owned => '{tags(repo), list_items(repo), manifests(repo)}',
         condition => 'state = ''deleting'' or state = ''initial'' '
             'and created_at < now() - interval ''2 minutes''')
@@ -169,7 +169,8 @@ create index on app.item (code);
 create table app.label (box int references app.box on delete set null, n int);
 create index on app.label (box);
 select results_eq(
-    $$select * from gc.track('app.box', owned => '{app.label, item(code)}') order by 1$$,
+    $$select reference, role from gc.track('app.box', owned => '{app.label, item(code)}',
+    condition => 'true') order by 1$$,
     $$values ('app.item(code)', 'owned'), ('app.label(box)', 'owned')$$,
     'references to another unique key can be owned, whatever their ON DELETE says');
 insert into app.box select i, 'c' || i from generate_series(1, 4) as i;
@@ -214,7 +215,8 @@ create table app.shelf (
 create index on app.shelf (own);
 create index on app.shelf (other);
 select results_eq(
-    $$select * from gc.track('app.box', owned => '{item, label, shelf(own)}') order by 1$$,
+    $$select reference, role from gc.track('app.box', owned => '{item, label, shelf(own)}',
+    condition => 'true') order by 1$$,
     $$values ('app.item(code)', 'owned'), ('app.label(box)', 'owned'),
         ('app.shelf(other)', 'keeps'), ('app.shelf(own)', 'owned')$$,
     'one table can own by one column and keep by another');
@@ -231,7 +233,7 @@ select gc.untrack('box') as ignored \gset
 -- A tree: rows of a collection own others of it.
 create table app.node (id int primary key, parent int references app.node);
 create index on app.node (parent);
-select results_eq($$select * from gc.track('app.node', owned => '{node}')$$,
+select results_eq($$select reference, role from gc.track('app.node', owned => '{node}', condition => 'true')$$,
     $$values ('app.node(parent)', 'owned')$$, 'a table can own its own rows');
 insert into app.node values (1, null), (2, 1), (3, 1), (4, 4);
 select is(app.review('node'), '0 kept, 2 deleted, 0 busy, 0 failed',

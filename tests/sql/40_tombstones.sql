@@ -31,14 +31,18 @@ select e, '0' from unnest(array['blob_insert', 'blob_update', 'post_delete', 'pl
 
 select count(*) from gc.track('app.blob', url => $$'gs://bucket/' || id || '-' || name$$,
     size => 'bytes', label => 'name', generation => 'version') \g /dev/null
-select count(*) from gc.track('app.picture', url => $$'gs://picture/' || id$$) \g /dev/null
-select count(*) from gc.track('app.part', url => $$'gs://part/' || id || name$$) \g /dev/null
-select count(*) from gc.track('app.shared', url => 'path') \g /dev/null
+select count(*) from gc.track('app.picture', url => $$'gs://picture/' || id$$,
+    condition => 'true') \g /dev/null
+select count(*) from gc.track('app.part', url => $$'gs://part/' || id || name$$,
+    condition => 'true') \g /dev/null
+select count(*) from gc.track('app.shared', url => 'path', condition => 'true') \g /dev/null
 select count(*) from gc.track(
-    'app.versioned', url => $$'gs://versioned/' || id$$, generation => 'version') \g /dev/null
+    'app.versioned', url => $$'gs://versioned/' || id$$, generation => 'version',
+    condition => 'true') \g /dev/null
 select count(*) from gc.track(
-    'app.slow', url => $$'gs://slow/' || id$$, undo => '2 hours') \g /dev/null
-select count(*) from gc.track('app.plain', label => 'title', size => 'bytes') \g /dev/null
+    'app.slow', url => $$'gs://slow/' || id$$, undo => '2 hours', condition => 'true') \g /dev/null
+select count(*) from gc.track('app.plain', label => 'title', size => 'bytes',
+    condition => 'true') \g /dev/null
 
 create temporary view tombstone as
 select collection, key, label, url, generation, size, event from gc.tombstones order by id;
@@ -290,7 +294,7 @@ select pg_temp.forget();
 -- Objects that rows of two collections share.
 create table app.link (id bigint primary key, path text);
 create index on app.link (path);
-select count(*) from gc.track('app.link', url => 'path') \g /dev/null
+select count(*) from gc.track('app.link', url => 'path', condition => 'true') \g /dev/null
 insert into app.shared values (9, 'gs://x/9');
 insert into app.link values (1, 'gs://x/9');
 delete from app.shared where id = 9;
@@ -308,7 +312,7 @@ select pg_temp.forget();
 create table app.long (id text primary key, path text);
 create index on app.long using hash (path);
 insert into gc.review_after_defaults values ('long_insert', '0');
-select count(*) from gc.track('app.long', url => 'path') \g /dev/null
+select count(*) from gc.track('app.long', url => 'path', condition => 'true') \g /dev/null
 insert into app.long
 select repeat('k', 4096), 'gs://long/' || string_agg(md5(i::text), '')
 from generate_series(1, 128) as i;
@@ -330,12 +334,12 @@ select is((select length(url) from gc.deletion_log where collection = 'long'), 4
 -- A url that changes its nature.
 create table app.moved (id integer primary key, folder text not null);
 create index on app.moved ((folder || '/' || id));
-select count(*) from gc.track('app.moved', url => $$'gs://x/' || id$$) \g /dev/null
+select count(*) from gc.track('app.moved', url => $$'gs://x/' || id$$, condition => 'true') \g /dev/null
 insert into app.moved values (1, 'gs://x');
 delete from app.moved;
 select is((select wait_for from gc.tombstones where collection = 'moved'), '0'::xid8,
     'a tombstone whose url is made of the key waits for nobody');
-select count(*) from gc.track('app.moved', url => $$folder || '/' || id$$) \g /dev/null
+select count(*) from gc.track('app.moved', url => $$folder || '/' || id$$, condition => 'true') \g /dev/null
 select is((select wait_for from gc.tombstones where collection = 'moved'), null,
     'it waits again once another row could have its url');
 

@@ -7,7 +7,7 @@ create schema app;
 create table app.file (id bigint primary key, bytes bigint);
 update gc.settings set jitter = '0';
 select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id$$, size => 'bytes',
-    label => $$'file ' || id$$, generation => $$'v' || id$$) \g /dev/null
+    label => $$'file ' || id$$, generation => $$'v' || id$$, condition => 'true') \g /dev/null
 
 -- Tombstones of files from "first" to "last", the first the longest overdue.
 create function pg_temp.bury(first bigint, last bigint)

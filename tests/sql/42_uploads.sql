@@ -13,11 +13,13 @@ update gc.settings set jitter = '0';
 insert into gc.review_after_defaults
 select e, '0'
 from unnest(array['file_insert', 'blob_insert', 'shared_insert', 'pair_insert']) as e;
-select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id || path$$) \g /dev/null
+select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id || path$$,
+    condition => 'true') \g /dev/null
 select count(*) from gc.track(
-    'app.blob', url => $$'s3://blob/' || encode(digest, 'hex') || name$$) \g /dev/null
-select count(*) from gc.track('app.shared', url => 'path') \g /dev/null
-select count(*) from gc.track('app.pair', url => $$'s3://pair/' || a || '/' || b$$) \g /dev/null
+    'app.blob', url => $$'s3://blob/' || encode(digest, 'hex') || name$$, condition => 'true') \g /dev/null
+select count(*) from gc.track('app.shared', url => 'path', condition => 'true') \g /dev/null
+select count(*) from gc.track('app.pair', url => $$'s3://pair/' || a || '/' || b$$,
+    condition => 'true') \g /dev/null
 
 create function pg_temp.error_of(
     command text, out state text, out message text, out detail text, out hint text

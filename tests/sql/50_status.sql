@@ -16,7 +16,8 @@ select is(gc.next_due(), now() + interval '1 hour',
 
 select count(*) from gc.track(
     'app.file', url => $$'s3://bucket/' || id$$, size => 'bytes') \g /dev/null
-select count(*) from gc.track('app."A plain one"', name => 'plain', size => 'bytes') \g /dev/null
+select count(*) from gc.track('app."A plain one"', name => 'plain', size => 'bytes',
+    condition => 'true') \g /dev/null
 
 -- The columns of one collection that are asked for, in one line.
 create function pg_temp.status_of(name text, variadic columns text[])

@@ -1,6 +1,6 @@
 -- Tables of another role: it lets blobgc follow them, and may drop what blobgc cannot.
 begin;
-select plan(7);
+select plan(9);
 set local client_min_messages = error;
 
 create role blobgc_shop;
@@ -16,7 +16,7 @@ begin
             case c.relkind when 'v' then 'view' else 'table' end, c.oid::regclass)
         from pg_class as c where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v')
         union all
-        select format('alter function %s owner to blobgc_shop', p.oid::regprocedure)
+        select format('alter routine %s owner to blobgc_shop', p.oid::regprocedure)
         from pg_proc as p where p.pronamespace = 'gc'::regnamespace
         union all
         select format('alter type %s owner to blobgc_shop', t.oid::regtype)
@@ -43,7 +43,7 @@ create index on app.post (file_id);
 grant select, trigger on app.post to blobgc_shop;
 
 set local role blobgc_shop;
-select results_eq($$select * from gc.track('app.file')$$,
+select results_eq($$select reference, role from gc.track('app.file')$$,
     $$values ('app.post(file_id)', 'keeps')$$,
     'a table of a trusted role is followed with the rights that it gives');
 insert into app.file values (1), (2), (3);
@@ -57,7 +57,11 @@ set local role blobgc_partner;
 alter table app.post drop constraint post_file_fkey;
 set local role blobgc_shop;
 select results_eq('select reviewed, deleted from gc.review()', $$values (0, 0)$$,
-    'a foreign key that the role takes away does not stop reviews');
+    'a foreign key that the role takes away is a keeper less');
+select matches((select problem from gc.collections), 'app.post\(file_id\) no longer refers',
+    'and blocks the collection');
+select count(*) from gc.track('app.file', condition => 'true') \g /dev/null
+select is((select count(*) from gc.review()), 1::bigint, 'until its owner accepts that');
 select is((select problem from gc.collections), null, 'although its trigger cannot be dropped');
 update gc.file_review_queue set review_after = now();
 select is((select deleted from gc.review()), 1, 'what it kept is found by the scan that follows');

@@ -1,7 +1,7 @@
 -- Bad input: a clear error with SQLSTATE, detail and a hint that is the next action; no change.
 begin;
 set local client_min_messages = error;
-select plan(110);
+select plan(111);
 
 create schema app;
 create table app.file (id bigint primary key, path text, bytes bigint, at timestamptz);
@@ -11,6 +11,10 @@ create table app.other (id bigint primary key, path text);
 create table app.no_key (id bigint not null unique);
 create table app.target (id bigint primary key);
 create table app.unindexed (id bigint primary key, "the Target" bigint references app.target);
+create table app.hub (id bigint primary key);
+create table app.spoke (a bigint references app.hub, b bigint references app.hub);
+alter table app.spoke add constraint again foreign key (a) references app.hub;
+create table app.wheel (hub bigint references app.hub, n integer) partition by hash (n);
 create view app.a_view as select * from app.file;
 create materialized view app.a_matview as select * from app.file;
 create foreign data wrapper nothing;
@@ -94,6 +98,11 @@ select pg_temp.refuses($$select gc.track('app.no_key')$$, '42P16', 'by its key',
 select pg_temp.refuses($$select gc.track('app.target')$$, '42P16', 'from end to end',
     '^create index concurrently on app.unindexed \("the Target"\);$',
     'a referencing column without an index is refused');
+select pg_temp.refuses($$select gc.track('app.hub')$$, '42P16',
+    'these tables from end to end: app.spoke\(a\), app.spoke\(b\), app.wheel\(hub\)\.',
+    '^create index concurrently on app.spoke \(a\);\n'
+    'create index concurrently on app.spoke \(b\);\ncreate index on app.wheel \(hub\);$',
+    'several are refused at once, and the hint is a script for all of them');
 select pg_temp.refuses($$select gc.track('app.a_view')$$, '42809', 'It is a view',
     '^Track the table', 'a view is refused');
 select pg_temp.refuses($$select gc.track('app.a_matview')$$, '42809', 'It is a materialized view',

@@ -166,7 +166,7 @@ create table app.item (box integer not null references app.box);
 create index on app.item (box);
 create function app.keep() returns trigger language plpgsql as 'begin return null; end';
 create trigger keep before delete on app.item for each row execute function app.keep();
-select from gc.track('app.box', owned => array['item']);
+select from gc.track('app.box', owned => array['item'], condition => 'true');
 insert into app.box values (1), (2);
 insert into app.item values (1);
 select is(pg_temp.review('box'), 1, 'the row whose owned row stays, stays; the other goes');
@@ -178,7 +178,7 @@ select isnt_empty('select from gc.box_review_queue where last_error is not null'
 
 -- 9. An upload whose url is told, but is not written as the collection writes it.
 create table app.object (id integer primary key);
-select from gc.track('app.object', url => $$'s3://b/' || id$$);
+select from gc.track('app.object', url => $$'s3://b/' || id$$, condition => 'true');
 insert into app.object values (1);
 delete from app.object;
 select isnt_empty($$select from gc.claim('w')$$, 'an object is being deleted');
@@ -186,7 +186,7 @@ select throws_ok(
     $$select gc.begin_upload('object', '1', url => 'https://b.s3.amazonaws.com/1', wait => '0')$$,
     'ZG001', null, 'an upload of its key has to wait, whatever url it tells');
 -- While no url is known, the key is all that there is.
-select from gc.track('app.object');
+select from gc.track('app.object', condition => 'true');
 select throws_ok($$select gc.begin_upload('object', '1', wait => '0')$$, 'ZG001', null,
     'also after the url was taken out of the definition');
 
