@@ -72,8 +72,9 @@ as $$
         select c.target, a.attname from pg_attribute as a
         where a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
         union all
-        select r.referencing, unnest(r.columns || (gc._partition_key(r.referencing)).columns)
+        select r.referencing, unnest(r.columns || gc._columns(p.partrelid, p.partattrs))
         from gc._references(c) as r
+        left join pg_partitioned_table as p on p.partrelid = r.referencing
     ) as u(id, name)
 $$;
 

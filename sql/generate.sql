@@ -47,13 +47,10 @@ begin
             from pg_constraint as k where k.conrelid = target and k.contype = 'c'
             union all
             select (g.tgrelid, g.tgname, g.tgfoid, f.proowner)::text
-            from tables as t join pg_trigger as g on g.tgrelid = t.id and not g.tgisinternal
+            from tables as t join pg_trigger as g on g.tgrelid = t.id
+                and (not g.tgisinternal or g.tgenabled not in ('O', 'A'))
             join pg_proc as f on f.oid = g.tgfoid
             where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
-            union all
-            select (g.oid, g.tgenabled)::text
-            from tables as t join pg_trigger as g on g.tgrelid = t.id
-            where g.tgconstraint <> 0 and g.tgenabled not in ('O', 'A')
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );

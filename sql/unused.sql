@@ -2,8 +2,8 @@
 --
 -- Dropping a trigger locks its table against everybody, readers too. So gc.track and gc.untrack
 -- only put triggers out of use, and they are dropped here, one table at a time, each in a
--- transaction of its own. Queues and links go last: while a trigger is there, a statement that began before it was
--- put out of use may still be about to write into them.
+-- transaction of its own. Queues and links go last: while a trigger is there, a statement that
+-- began before it was put out of use may still be about to write into them.
 
 create function gc._unused_functions()
     returns setof regprocedure

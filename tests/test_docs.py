@@ -119,7 +119,7 @@ def test_every_metric_that_is_named_is_there(fresh: Database) -> None:
     assert len(named) > 5
     fresh.psql("create extension blobgc; create table file (id int primary key);")
     with fresh.connect() as conn:
-        execute(conn, "select gc.track('file', url => $$'s3://bucket/' || id$$, condition => 'true');"
+        execute(conn, "select gc.track('file', url => $$'s3://b/' || id$$, condition => 'true');"
                       "insert into file values (1); delete from file")
         assert named <= {row[0] for row in rows(conn, "select name from gc.metrics")}
 
