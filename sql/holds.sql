@@ -11,6 +11,7 @@ create table gc.holds (
     key text not null,
     url text,
     reason text not null,
+    upload text,
     held_until timestamptz not null,
     held_at timestamptz not null default now()
 );
@@ -24,11 +25,14 @@ comment on column gc.holds.collection is 'The collection of the row.';
 comment on column gc.holds.key is 'The row''s primary key, as text; it need not exist yet.';
 comment on column gc.holds.url is 'The object''s address, where it was told.';
 comment on column gc.holds.reason is 'What holds it: keep_alive or upload.';
+comment on column gc.holds.upload is
+    'The upload''s name, where it has one: only that name ends it.';
 comment on column gc.holds.held_until is 'When it ends by itself.';
 comment on column gc.holds.held_at is 'When it began.';
 
 
--- More than a review looks at: every existence check leaves a hold.
+-- More than a review looks at: every existence check leaves a hold. An upload that has timed out
+-- stays a while, so that whoever ends it is refused instead of ending that of another.
 create function gc._purge_holds(batch integer)
     returns void
     language plpgsql
@@ -38,7 +42,11 @@ as $$
 begin
     delete from gc.holds as h
     where h.id = any (array(
-        select o.id from gc.holds as o where o.held_until < now() limit 10::bigint * batch
+        select o.id from gc.holds as o
+        where o.held_until < now()
+            and (o.reason <> 'upload'
+                or o.held_until < now() - (select s.upload_timeout from gc.settings as s))
+        limit 10::bigint * batch
         for update skip locked
     ));
 end;

@@ -149,7 +149,7 @@ comment on function gc._await_deletion(text, text, text[], interval) is
 
 create function gc.begin_upload(
     name text, key text, url text default null, wait interval default '5 seconds',
-    timeout interval default null
+    timeout interval default null, upload text default null
 )
     returns timestamptz
     language plpgsql
@@ -179,20 +179,57 @@ begin
     if cardinality(gc._tombstones_of(c.name, canonical, array[object, own_url])) > 0 then
         perform gc._await_claims(wait);
     end if;
-    insert into gc.holds (collection, key, url, reason, held_until)
-    values (c.name, canonical, object, 'upload', until);
+    insert into gc.holds (collection, key, url, reason, upload, held_until)
+    values (c.name, canonical, object, 'upload', upload, until);
     perform gc._await_deletion(c.name, canonical, array[object, own_url], wait);
     return until;
 end;
 $$;
-revoke all on function gc.begin_upload(text, text, text, interval, interval) from public;
+revoke all on function gc.begin_upload(text, text, text, interval, interval, text) from public;
 
-comment on function gc.begin_upload(text, text, text, interval, interval) is
+comment on function gc.begin_upload(text, text, text, interval, interval, text) is
     'Says that an object is about to be written. Waits for one that is being deleted. Returns when '
-    'the hold ends by itself. Where rows share objects, tell the url too.';
+    'the hold ends by itself. Where rows share objects, tell the url too. Where several may upload '
+    'one object at a time, give each upload a name.';
 
 
-create function gc.end_upload(name text, key text)
+-- Exactly the upload of that name; of those without one the oldest that nobody is ending: each of
+-- them ends one hold, so the one that has timed out must not be left to the next.
+create function gc._take_upload(collection text, key text, upload text)
+    returns setof gc.holds
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+begin
+    if upload is not null then
+        return query
+            delete from gc.holds as h
+            where h.collection = _take_upload.collection and h.key = _take_upload.key
+                and h.reason = 'upload' and h.upload = _take_upload.upload
+            returning h.*;
+        return;
+    end if;
+    return query
+        delete from gc.holds as h
+        where h.id = (
+            select o.id from gc.holds as o
+            where o.collection = _take_upload.collection and o.key = _take_upload.key
+                and o.reason = 'upload' and o.upload is null
+            order by o.id
+            limit 1
+            for update skip locked
+        )
+        returning h.*;
+end;
+$$;
+
+comment on function gc._take_upload(text, text, text) is
+    'Deletes the hold of an upload, and returns it, whether it is in time or not.';
+
+
+create function gc.end_upload(name text, key text, upload text default null)
     returns boolean
     language plpgsql
     volatile
@@ -206,17 +243,11 @@ declare
     ended gc.holds;
     left_behind bigint[];
 begin
-    delete from gc.holds as h
-    where h.id = (
-        select o.id from gc.holds as o
-        where o.collection = c.name and o.key = canonical and o.reason = 'upload'
-            and o.held_until > clock_timestamp()
-        order by o.held_until
-        limit 1
-        for update skip locked
-    )
-    returning h.* into ended;
-    if not found then
+    select h.* into ended
+    from gc._take_upload(c.name, canonical, upload) as h
+    order by h.held_until desc
+    limit 1;
+    if not coalesce(ended.held_until > clock_timestamp(), false) then
         return false;
     end if;
     -- Some insert the row only after this: its tombstone waits as long as an upload may take.
@@ -235,10 +266,11 @@ begin
     return true;
 end;
 $$;
-revoke all on function gc.end_upload(text, text) from public;
+revoke all on function gc.end_upload(text, text, text) from public;
 
-comment on function gc.end_upload(text, text) is
-    'Ends one upload of the key that gc.begin_upload announced; false if there is none.';
+comment on function gc.end_upload(text, text, text) is
+    'Ends an upload of the key that gc.begin_upload announced: the one of that name, or the oldest '
+    'without one. False if there is none, or if it has timed out.';
 
 
 create function gc._require_uploads(collection text, keys text[], urls text[])

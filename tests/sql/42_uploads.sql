@@ -1,7 +1,7 @@
 -- Uploads: an object that is written again while its old row is on the way out, and keep_alive.
 begin;
 set local client_min_messages = error;
-select plan(81);
+select plan(94);
 
 create schema app;
 create table app.file (id bigint primary key, path text);
@@ -131,16 +131,44 @@ select ok(
     gc.begin_upload('file', '10', timeout => '1 minute') < clock_timestamp() + interval '1 minute',
     'an upload may have its own timeout');
 select is(gc.end_upload('file', '10'), true, 'end_upload ends one of two uploads');
-select is((select count(*) from gc.holds where held_until > now() + interval '1 hour'), 1::bigint,
-    'it is the one that would have ended first');
+select is((select count(*) from gc.holds where held_until > now() + interval '1 hour'), 0::bigint,
+    'it is the one that began first');
 select is(gc.end_upload('file', '10'), true, 'end_upload ends the other');
 select is(gc.end_upload('file', '10'), false, 'then there is none to end');
 select is_empty('select id from gc.holds', 'and nothing is held');
 select count(*) from gc.begin_upload('file', '10') \g /dev/null
 select pg_temp.end_holds();
-select is(gc.end_upload('file', '10'), false, 'an upload that timed out cannot be ended');
+select count(*) from gc.begin_upload('file', '10') \g /dev/null
+select is(gc.end_upload('file', '10'), false,
+    'an upload that timed out does not live off the hold of another');
+select is(gc.end_upload('file', '10'), true, 'and the other one is in time');
+select is(gc.end_upload('file', '10'), false, 'each of them only once');
+
+-- Uploads that have names.
+select count(*) from gc.begin_upload('file', '10', upload => 'slow') \g /dev/null
+select pg_temp.end_holds();
+select gc.begin_upload('file', '10', upload => u) from unnest('{a,b}'::text[]) as u \g /dev/null
+select count(*) from gc.begin_upload('file', '10') \g /dev/null
+select is(gc.end_upload('file', '10', 'slow'), false, 'a named upload that timed out is refused');
+select is(gc.end_upload('file', '10', 'other'), false, 'so is a name that nobody announced');
+select is(gc.end_upload('file', '11', 'b'), false, 'and one of another key');
+select is(gc.end_upload('file', '10', 'b'), true, 'an upload is ended by its name');
+select is(gc.end_upload('file', '10', 'b'), false, 'once');
+select is(gc.end_upload('file', '10'), true, 'one without a name ends one without a name');
+select is(gc.end_upload('file', '10'), false, 'and never one that has a name');
+select results_eq('select upload from gc.holds', array['a'], 'what nobody has ended is held');
+select count(*) from gc.begin_upload('file', '10', upload => 'a', timeout => '1 second') \g /dev/null
+select is(gc.end_upload('file', '10', 'a'), true, 'an upload that began twice ends once');
+select is_empty('select id from gc.holds', 'and holds nothing afterwards');
+
+select count(*) from gc.begin_upload('file', '10') \g /dev/null
+select pg_temp.end_holds();
 select count(*) from gc.review() \g /dev/null
-select is_empty('select id from gc.holds', 'a review drops holds that are over');
+select isnt_empty('select id from gc.holds',
+    'a review leaves an upload that has just timed out, so that it can be refused');
+update gc.holds set held_until = now() - interval '2 hours 1 second';
+select count(*) from gc.review() \g /dev/null
+select is_empty('select id from gc.holds', 'and drops it after as long as an upload may take');
 
 -- With a tombstone that nobody has claimed.
 select pg_temp.bury(20, 21);
