@@ -1,8 +1,9 @@
 -- A container registry: its tables, its operations, and what of it is collected.
 --
--- gc.create_registry runs this in a schema of its own, with the search_path set to it, and every
--- function keeps that path, or has found its names by it when it was created. {store} and
--- {partitions} stand for what it was told, and with partitions the comments "partition by" count.
+-- gc.create_registry runs this in a schema of its own, with the search_path set to it. Functions do
+-- not have it in theirs: somebody else may be allowed to create things there. They name what is the
+-- registry's, as registry.blobs, which stands for the schema that was asked for. {store} and
+-- {partitions} stand for what was told, and with partitions the comments "partition by" count.
 -- Of garbage collection there is nothing here but three calls of gc.track, at the end.
 --
 -- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs. All
@@ -325,7 +326,7 @@ create function _refuse(code text, message text, detail text, hint text)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise '%', message using errcode = code, detail = detail, hint = hint;
@@ -340,14 +341,14 @@ create function digest_bytes(digest text)
     returns bytea
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if digest ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$' then
         return case left(digest, 7) when 'sha256:' then '\x01'::bytea else '\x02'::bytea end
             || decode(substr(digest, 8), 'hex');
     end if;
-    perform _refuse('ZR004', 'this is not a digest', coalesce(left(digest, 200), 'null'),
+    perform registry._refuse('ZR004', 'this is not a digest', coalesce(left(digest, 200), 'null'),
         'Write it as sha256: and 64 hexadecimal digits, or sha512: and 128, in lower case.');
     return null;
 end;
@@ -363,7 +364,7 @@ create function is_abandoned(state text, created_at timestamptz, at timestamptz 
     language sql
     stable
     parallel safe
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select state = 'deleting' or state = 'initial' and created_at <= at - interval '2 minutes'
 $$;
@@ -376,7 +377,7 @@ create function _require_name(name text)
     returns void
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if length(name) <= 255
@@ -384,7 +385,8 @@ begin
     then
         return;
     end if;
-    perform _refuse('ZR008', 'a repository cannot be called so', coalesce(left(name, 300), 'null'),
+    perform registry._refuse('ZR008', 'a repository cannot be called so',
+        coalesce(left(name, 300), 'null'),
         'Use parts like acme/app, of lowercase letters, digits, and . _ - between them.');
 end;
 $$;
@@ -398,23 +400,23 @@ create function find_repository(repository text)
     returns repositories
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     parts text[] := regexp_match(repository, '^(.*?)(?:@([0-9]{1,18}))?$');
-    r repositories;
+    r registry.repositories;
 begin
-    perform _require_name(parts[1]);
+    perform registry._require_name(parts[1]);
     select o.* into r
-    from repositories as o
+    from registry.repositories as o
     where o.path = parts[1] and o.state <> 'deleting'
         and case
             when parts[2] is null then o.state = 'active'
             else o.id = parts[2]::bigint
-                and not is_abandoned(o.state, o.created_at, clock_timestamp())
+                and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
         end;
     if not found then
-        perform _refuse('ZR009', format('there is no repository "%s"', repository),
+        perform registry._refuse('ZR009', format('there is no repository "%s"', repository),
             'It was never created, or is not filled yet, or has been deleted.',
             format('select create_repository(%L);', parts[1]));
     end if;
@@ -430,19 +432,19 @@ create function _enter(repository text)
     returns repositories
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
 begin
     -- Against the collector, which locks it to empty it: that may have begun meanwhile, so the time
     -- is told by the clock and not by when the transaction began.
-    perform from repositories as o
+    perform from registry.repositories as o
     where o.namespace_id = r.namespace_id and o.id = r.id
-        and not is_abandoned(o.state, o.created_at, clock_timestamp())
+        and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
     for key share;
     if not found then
-        return _enter(repository);
+        return registry._enter(repository);
     end if;
     return r;
 end;
@@ -456,23 +458,26 @@ create function create_repository(repository text, state text default 'active')
     returns text
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     namespace text := split_part(repository, '/', 1);
     created bigint;
 begin
-    perform _require_name(repository);
-    update repositories as r
+    perform registry._require_name(repository);
+    update registry.repositories as r
     set state = 'deleting'
-    where r.path = repository and r.state = 'initial' and is_abandoned(r.state, r.created_at);
-    insert into namespaces (name) values (namespace) on conflict do nothing;
-    insert into repositories (namespace_id, path, state)
-    select n.id, repository, create_repository.state from namespaces as n where n.name = namespace
+    where r.path = repository and r.state = 'initial'
+        and registry.is_abandoned(r.state, r.created_at);
+    insert into registry.namespaces (name) values (namespace) on conflict do nothing;
+    insert into registry.repositories (namespace_id, path, state)
+    select n.id, repository, create_repository.state
+    from registry.namespaces as n
+    where n.name = namespace
     on conflict do nothing
     returning id into created;
     if not found then
-        perform _refuse('ZR021', format('there is a repository "%s" already', repository),
+        perform registry._refuse('ZR021', format('there is a repository "%s" already', repository),
             'Or one is being filled at this moment.', 'Use it, or delete it first.');
     end if;
     return repository || '@' || created;
@@ -488,12 +493,12 @@ create function activate_repository(repository text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
 begin
-    update repositories as o
+    update registry.repositories as o
     set state = 'active'
     where o.namespace_id = r.namespace_id and o.id = r.id and o.state = 'initial';
 end;
@@ -507,12 +512,12 @@ create function delete_repository(repository text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
 begin
-    update repositories as o
+    update registry.repositories as o
     set state = 'deleting'
     where o.namespace_id = r.namespace_id and o.id = r.id;
 end;
@@ -526,9 +531,9 @@ create function list_repositories(n integer default null, last text default null
     returns setof text
     language sql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select r.path from repositories as r
+    select r.path from registry.repositories as r
     where r.state = 'active' and (last is null or r.path > last)
     order by r.path
     limit n
@@ -546,14 +551,14 @@ create function begin_blob_upload(
     returns text
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    key bytea := digest_bytes(digest);
+    key bytea := registry.digest_bytes(digest);
 begin
-    perform _enter(repository);
-    perform gc.begin_upload('blob', key::text, blob_url(key), wait);
-    return blob_url(key);
+    perform registry._enter(repository);
+    perform gc.begin_upload('blob', key::text, registry.blob_url(key), wait);
+    return registry.blob_url(key);
 end;
 $$;
 
@@ -566,14 +571,15 @@ create function _require_blob(r repositories, digest bytea)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform from repository_blobs as l
+    perform from registry.repository_blobs as l
     where l.namespace_id = r.namespace_id and l.repository_id = r.id
         and l.digest = _require_blob.digest;
     if not found then
-        perform _refuse('ZR001', format('"%s" has no blob %s', r.path, digest_text(digest)),
+        perform registry._refuse('ZR001',
+            format('"%s" has no blob %s', r.path, registry.digest_text(digest)),
             'It never had it, or the blob has been collected.', 'Upload or mount it.');
     end if;
 end;
@@ -589,14 +595,15 @@ create function _link(r repositories, digest bytea)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not gc.keep_alive('blob', digest::text) then
-        perform _refuse('ZR001', format('there is no blob %s', digest_text(digest)),
+        perform registry._refuse('ZR001',
+            format('there is no blob %s', registry.digest_text(digest)),
             'It was never uploaded, or has been collected.', 'Upload it.');
     end if;
-    insert into repository_blobs (namespace_id, repository_id, digest)
+    insert into registry.repository_blobs (namespace_id, repository_id, digest)
     values (r.namespace_id, r.id, digest)
     on conflict do nothing;
 end;
@@ -611,20 +618,23 @@ create function _add_blob(digest bytea, size bigint, media_type text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     known bigint;
 begin
     loop
-        insert into blobs (digest, size, media_type) values (digest, size, media_type)
+        insert into registry.blobs (digest, size, media_type) values (digest, size, media_type)
         on conflict do nothing;
-        select b.size into known from blobs as b where b.digest = _add_blob.digest for key share;
+        select b.size into known from registry.blobs as b
+        where b.digest = _add_blob.digest
+        for key share;
         exit when found;
     end loop;
     if known <> size then
-        perform _refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
-            digest_text(digest), known, size), 'Find out which of the two is not that blob.');
+        perform registry._refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
+            registry.digest_text(digest), known, size),
+            'Find out which of the two is not that blob.');
     end if;
 end;
 $$;
@@ -640,20 +650,21 @@ create function finish_blob_upload(
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    key bytea := digest_bytes(digest);
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
     if coalesce(size < 0, true) then
-        perform _refuse('ZR010', 'a size is a number of bytes', coalesce(size::text, 'null'),
+        perform registry._refuse('ZR010', 'a size is a number of bytes',
+            coalesce(size::text, 'null'),
             'Count the bytes that were written.');
     end if;
-    perform _add_blob(key, size, media_type);
-    perform _link(r, key);
+    perform registry._add_blob(key, size, media_type);
+    perform registry._link(r, key);
     if not gc.end_upload('blob', key::text) then
-        perform _refuse('ZR003', format('no upload of %s was begun', digest),
+        perform registry._refuse('ZR003', format('no upload of %s was begun', digest),
             'Or it took longer than gc.settings.upload_timeout.',
             'Call begin_blob_upload, write the object again, and finish then.');
     end if;
@@ -668,10 +679,10 @@ create function link_blob(repository text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _link(_enter(repository), digest_bytes(digest));
+    perform registry._link(registry._enter(repository), registry.digest_bytes(digest));
 end;
 $$;
 
@@ -683,11 +694,11 @@ create function mount_blob(repository text, digest text, source text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _require_blob(find_repository(source), digest_bytes(digest));
-    perform _link(_enter(repository), digest_bytes(digest));
+    perform registry._require_blob(registry.find_repository(source), registry.digest_bytes(digest));
+    perform registry._link(registry._enter(repository), registry.digest_bytes(digest));
 end;
 $$;
 
@@ -699,25 +710,25 @@ create function unlink_blob(repository text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    key bytea := digest_bytes(digest);
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
-    perform _require_blob(r, key);
+    perform registry._require_blob(r, key);
     if exists (
-        select from layers as l
+        select from registry.layers as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
     ) or exists (
-        select from manifests as m
+        select from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.configuration_blob_digest = key
     ) then
-        perform _refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest),
+        perform registry._refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest),
             'It could not be pulled any more.', 'Delete the manifest first.');
     end if;
-    delete from repository_blobs as l
+    delete from registry.repository_blobs as l
     where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key;
 end;
 $$;
@@ -730,14 +741,14 @@ create function has_blob(repository text, digest text)
     returns boolean
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    key bytea := digest_bytes(digest);
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
     return exists (
-        select from repository_blobs as l
+        select from registry.repository_blobs as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
     ) and gc.keep_alive('blob', key::text);
 end;
@@ -752,14 +763,14 @@ create function get_blob(
 )
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    key bytea := digest_bytes(digest);
+    key bytea := registry.digest_bytes(digest);
 begin
-    perform _require_blob(find_repository(repository), key);
-    select blob_url(b.digest), b.size, b.media_type into url, size, media_type
-    from blobs as b
+    perform registry._require_blob(registry.find_repository(repository), key);
+    select registry.blob_url(b.digest), b.size, b.media_type into url, size, media_type
+    from registry.blobs as b
     where b.digest = key;
 end;
 $$;
@@ -780,10 +791,10 @@ create function _refuse_manifest(reason text)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _refuse('ZR006', 'this manifest is not valid', reason,
+    perform registry._refuse('ZR006', 'this manifest is not valid', reason,
         'Push an OCI image manifest or index, or a Docker manifest or list of schema version 2.');
 end;
 $$;
@@ -797,7 +808,7 @@ create function _has_ambiguous_names(document json)
     returns boolean
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select exists (
         select
@@ -825,7 +836,7 @@ create function _read_manifest(payload bytea)
     returns jsonb
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     text text;
@@ -833,12 +844,12 @@ declare
     flaw text;
 begin
     if coalesce(octet_length(payload) > 4194304, true) then
-        perform _refuse_manifest('it is bigger than 4 MiB, or null');
+        perform registry._refuse_manifest('it is bigger than 4 MiB, or null');
     end if;
     begin
         text := convert_from(payload, 'UTF8');
         document := text::jsonb;
-        if _has_ambiguous_names(text::json) then
+        if registry._has_ambiguous_names(text::json) then
             flaw := 'a name occurs twice in one object';
         end if;
     exception
@@ -849,7 +860,7 @@ begin
         flaw := 'its schemaVersion is not 2';
     end if;
     if flaw is not null then
-        perform _refuse_manifest(flaw);
+        perform registry._refuse_manifest(flaw);
     end if;
     return document;
 end;
@@ -863,7 +874,7 @@ create function _is_list(media_type text)
     returns boolean
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select case
         when media_type in (
@@ -885,7 +896,7 @@ create function _media_type(document jsonb, said text)
     returns text
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     written text := document ->> 'mediaType';
@@ -896,17 +907,18 @@ declare
     end);
 begin
     if written <> said then
-        perform _refuse_manifest(format('it is %s and was said to be %s', written, said));
-    elsif _is_list(media_type) is distinct from is_list then
-        perform _refuse_manifest(format('%s does not fit what it contains', media_type));
+        perform registry._refuse_manifest(format('it is %s and was said to be %s', written, said));
+    elsif registry._is_list(media_type) is distinct from is_list then
+        perform registry._refuse_manifest(format('%s does not fit what it contains', media_type));
     elsif is_list and (document -> 'layers' is not null or document -> 'config' is not null)
         or jsonb_typeof(document -> case when is_list then 'manifests' else 'layers' end)
             is distinct from 'array'
         or not is_list and jsonb_typeof(document -> 'config') is distinct from 'object'
     then
-        perform _refuse_manifest('it must be either a configuration with layers, or a list');
+        perform registry._refuse_manifest(
+            'it must be either a configuration with layers, or a list');
     elsif jsonb_typeof(document -> 'subject') not in ('object', 'null') then
-        perform _refuse_manifest('its subject must be one');
+        perform registry._refuse_manifest('its subject must be one');
     end if;
     return media_type;
 end;
@@ -920,7 +932,7 @@ create function _is_descriptor(value jsonb)
     returns boolean
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select coalesce(
         jsonb_typeof(value) = 'object'
@@ -942,7 +954,7 @@ create function _descriptors(document jsonb, member text)
     returns _descriptor[]
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     listed jsonb := coalesce(nullif(document -> member, 'null'), '[]');
@@ -951,13 +963,16 @@ begin
     if jsonb_typeof(listed) <> 'array' then
         listed := jsonb_build_array(listed);
     end if;
-    select e into wrong from jsonb_array_elements(listed) as e where not _is_descriptor(e) limit 1;
+    select e into wrong
+    from jsonb_array_elements(listed) as e
+    where not registry._is_descriptor(e)
+    limit 1;
     if found then
-        perform _refuse_manifest(format('%s: %s', member, left(wrong::text, 200)));
+        perform registry._refuse_manifest(format('%s: %s', member, left(wrong::text, 200)));
     end if;
     return array(
-        select row(n, digest_bytes(e ->> 'digest'), (e -> 'size')::bigint, e ->> 'mediaType')
-            ::_descriptor
+        select row(n, registry.digest_bytes(e ->> 'digest'), (e -> 'size')::bigint,
+                e ->> 'mediaType')::registry._descriptor
         from jsonb_array_elements(listed) with ordinality as o(e, n)
         order by n
     );
@@ -974,7 +989,7 @@ create function _is_foreign(media_type text)
     returns boolean
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select media_type like 'application/vnd.oci.image.layer.nondistributable.%'
         or media_type like 'application/vnd.docker.image.rootfs.foreign.%'
@@ -989,20 +1004,20 @@ create function _lock_blobs(r repositories, wanted _descriptor[])
     returns _descriptor[]
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     d record;
-    present _descriptor[] := array[]::_descriptor[];
+    present registry._descriptor[] := array[]::registry._descriptor[];
 begin
     for d in
         select w as descriptor, w.digest, w.media_type, w.size, b.size as known
         from unnest(wanted) as w
         left join lateral (
-            select o.size from blobs as o
+            select o.size from registry.blobs as o
             where o.digest = w.digest
                 and exists (
-                    select from repository_blobs as l
+                    select from registry.repository_blobs as l
                     where l.namespace_id = r.namespace_id and l.repository_id = r.id
                         and l.digest = w.digest
                 )
@@ -1010,12 +1025,14 @@ begin
         ) as b on true
     loop
         if d.known is not null and d.known <> d.size then
-            perform _refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
-                digest_text(d.digest), d.known, d.size), 'Write its true size in the manifest.');
+            perform registry._refuse('ZR010', 'a blob has one size',
+                format('%s has %s bytes, not %s.', registry.digest_text(d.digest), d.known, d.size),
+                'Write its true size in the manifest.');
         elsif d.known is not null then
             present := present || d.descriptor;
-        elsif not _is_foreign(d.media_type) then
-            perform _refuse('ZR005', format('"%s" has no blob %s', r.path, digest_text(d.digest)),
+        elsif not registry._is_foreign(d.media_type) then
+            perform registry._refuse('ZR005',
+                format('"%s" has no blob %s', r.path, registry.digest_text(d.digest)),
                 'The manifest refers to it.', 'Upload or mount it, and push the manifest again.');
         end if;
     end loop;
@@ -1032,7 +1049,7 @@ create function _lock_children(r repositories, wanted _descriptor[])
     returns bigint[]
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     d record;
@@ -1042,15 +1059,15 @@ begin
         select w.digest, m.id
         from unnest(wanted) as w
         left join lateral (
-            select o.id from manifests as o
+            select o.id from registry.manifests as o
             where o.namespace_id = r.namespace_id and o.repository_id = r.id
                 and o.digest = w.digest
             for key share
         ) as m on true
     loop
         if d.id is null then
-            perform _refuse('ZR005',
-                format('"%s" has no manifest %s', r.path, digest_text(d.digest)),
+            perform registry._refuse('ZR005',
+                format('"%s" has no manifest %s', r.path, registry.digest_text(d.digest)),
                 'The list refers to it.', 'Push it, and push the list again.');
         end if;
         present := present || d.id;
@@ -1067,11 +1084,11 @@ create function _lock_manifest(r repositories, digest bytea)
     returns bigint
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (
-        select m.id from manifests as m
+        select m.id from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.digest = _lock_manifest.digest
         for key share
@@ -1087,10 +1104,10 @@ create function _refuse_unknown_manifest(r repositories, reference text)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _refuse('ZR007', format('"%s" has no manifest %s', r.path, reference),
+    perform registry._refuse('ZR007', format('"%s" has no manifest %s', r.path, reference),
         'It was never pushed there, or has been deleted or collected.', 'Push it.');
 end;
 $$;
@@ -1105,7 +1122,7 @@ create function _await_relatives(r repositories, digest bytea, subject bytea)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     own bigint := hashtextextended(digest::text, r.id);
@@ -1129,29 +1146,29 @@ create function _add_references(r repositories, manifest_id bigint, document jso
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into layers (
+    insert into registry.layers (
         namespace_id, repository_id, manifest_id, position, digest, size, media_type
     )
     select r.namespace_id, r.id, manifest_id, d.position, d.digest, d.size, d.media_type
-    from unnest(_lock_blobs(r, _descriptors(document, 'layers'))) as d;
+    from unnest(registry._lock_blobs(r, registry._descriptors(document, 'layers'))) as d;
 
-    insert into manifest_references (namespace_id, repository_id, parent_id, child_id)
+    insert into registry.manifest_references (namespace_id, repository_id, parent_id, child_id)
     select distinct r.namespace_id, r.id, manifest_id, c
-    from unnest(_lock_children(r, _descriptors(document, 'manifests'))) as c;
+    from unnest(registry._lock_children(r, registry._descriptors(document, 'manifests'))) as c;
 
-    insert into referrers (namespace_id, repository_id, subject_id, manifest_id)
+    insert into registry.referrers (namespace_id, repository_id, subject_id, manifest_id)
     select r.namespace_id, r.id, s.id, manifest_id
-    from unnest(_descriptors(document, 'subject')) as d
-    cross join lateral _lock_manifest(r, d.digest) as s(id)
+    from unnest(registry._descriptors(document, 'subject')) as d
+    cross join lateral registry._lock_manifest(r, d.digest) as s(id)
     where s.id is not null
     union
     select r.namespace_id, r.id, manifest_id, m.id
-    from manifests as p
-    join manifests as m on m.namespace_id = p.namespace_id and m.repository_id = p.repository_id
-        and m.subject_digest = p.digest
+    from registry.manifests as p
+    join registry.manifests as m on m.namespace_id = p.namespace_id
+        and m.repository_id = p.repository_id and m.subject_digest = p.digest
     where p.namespace_id = r.namespace_id and p.repository_id = r.id and p.id = manifest_id;
 end;
 $$;
@@ -1167,21 +1184,22 @@ create function _add_manifest(
     returns bigint
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    config _descriptor := (_lock_blobs(r, _descriptors(document, 'config')))[1];
-    subject _descriptor := (_descriptors(document, 'subject'))[1];
+    config registry._descriptor
+        := (registry._lock_blobs(r, registry._descriptors(document, 'config')))[1];
+    subject registry._descriptor := (registry._descriptors(document, 'subject'))[1];
     total numeric := coalesce(config.size, 0) + (
-        select coalesce(sum(d.size), 0) from unnest(_descriptors(document, 'layers')) as d
+        select coalesce(sum(d.size), 0) from unnest(registry._descriptors(document, 'layers')) as d
     );
     added bigint;
 begin
-    perform _await_relatives(r, digest, subject.digest);
+    perform registry._await_relatives(r, digest, subject.digest);
     if total > 1125899906842624 then
-        perform _refuse_manifest('it is bigger than a pebibyte');
+        perform registry._refuse_manifest('it is bigger than a pebibyte');
     end if;
-    insert into manifests (
+    insert into registry.manifests (
         namespace_id, repository_id, digest, media_type, artifact_type, payload,
         configuration_blob_digest, subject_digest, total_size
     )
@@ -1193,7 +1211,7 @@ begin
     on conflict do nothing
     returning id into added;
     if found then
-        perform _add_references(r, added, document);
+        perform registry._add_references(r, added, document);
     end if;
     return added;
 end;
@@ -1207,13 +1225,14 @@ create function _require_tag(name text)
     returns void
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if name ~ '^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$' then
         return;
     end if;
-    perform _refuse('ZR020', 'a tag cannot be called so', coalesce(left(name, 200), 'null'),
+    perform registry._refuse('ZR020', 'a tag cannot be called so',
+        coalesce(left(name, 200), 'null'),
         'Use at most 128 letters, digits, and _ . - after the first.');
 end;
 $$;
@@ -1225,10 +1244,10 @@ create function _set_tag(r repositories, name text, manifest_id bigint)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into tags as t (namespace_id, repository_id, name, manifest_id)
+    insert into registry.tags as t (namespace_id, repository_id, name, manifest_id)
     values (r.namespace_id, r.id, name, manifest_id)
     on conflict on constraint tags_pkey do update
     set manifest_id = excluded.manifest_id, updated_at = now()
@@ -1245,7 +1264,7 @@ create function _payload_digest(payload bytea, reference text)
     returns bytea
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     digest bytea := case
@@ -1253,9 +1272,10 @@ declare
         else '\x01'::bytea || sha256(payload)
     end;
 begin
-    if (case when reference like '%:%' then digest_bytes(reference) <> digest end) then
-        perform _refuse('ZR004', 'this is not the digest of the payload',
-            format('The digest is %s.', digest_text(digest)), 'Push what was signed, unchanged.');
+    if (case when reference like '%:%' then registry.digest_bytes(reference) <> digest end) then
+        perform registry._refuse('ZR004', 'this is not the digest of the payload',
+            format('The digest is %s.', registry.digest_text(digest)),
+            'Push what was signed, unchanged.');
     end if;
     return digest;
 end;
@@ -1271,32 +1291,32 @@ create function put_manifest(
     returns text
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    document jsonb := _read_manifest(payload);
-    kind text := _media_type(document, media_type);
-    digest bytea := _payload_digest(payload, reference);
+    r registry.repositories := registry._enter(repository);
+    document jsonb := registry._read_manifest(payload);
+    kind text := registry._media_type(document, media_type);
+    digest bytea := registry._payload_digest(payload, reference);
     is_tag boolean := coalesce(reference not like '%:%', false);
     manifest_id bigint;
 begin
     if is_tag then
-        perform _require_tag(reference);
+        perform registry._require_tag(reference);
     end if;
     -- One that is there may be due for a review, so it is kept alive; or gone a moment later, and
     -- then there is room for it.
     loop
-        manifest_id := _add_manifest(r, digest, kind, payload, document);
+        manifest_id := registry._add_manifest(r, digest, kind, payload, document);
         exit when manifest_id is not null;
-        manifest_id := _lock_manifest(r, digest);
+        manifest_id := registry._lock_manifest(r, digest);
         exit when manifest_id is not null
             and gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
     end loop;
     if is_tag then
-        perform _set_tag(r, reference, manifest_id);
+        perform registry._set_tag(r, reference, manifest_id);
     end if;
-    return digest_text(digest);
+    return registry.digest_text(digest);
 end;
 $$;
 
@@ -1309,17 +1329,17 @@ create function tag(repository text, name text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    manifest_id bigint := _lock_manifest(r, digest_bytes(digest));
+    r registry.repositories := registry._enter(repository);
+    manifest_id bigint := registry._lock_manifest(r, registry.digest_bytes(digest));
 begin
-    perform _require_tag(name);
+    perform registry._require_tag(name);
     if manifest_id is null then
-        perform _refuse_unknown_manifest(r, digest);
+        perform registry._refuse_unknown_manifest(r, digest);
     end if;
-    perform _set_tag(r, name, manifest_id);
+    perform registry._set_tag(r, name, manifest_id);
 end;
 $$;
 
@@ -1331,16 +1351,16 @@ create function untag(repository text, name text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
 begin
-    perform _require_tag(name);
-    delete from tags as t
+    perform registry._require_tag(name);
+    delete from registry.tags as t
     where t.namespace_id = r.namespace_id and t.repository_id = r.id and t.name = untag.name;
     if not found then
-        perform _refuse_unknown_manifest(r, name);
+        perform registry._refuse_unknown_manifest(r, name);
     end if;
 end;
 $$;
@@ -1354,25 +1374,25 @@ create function get_manifest(
 )
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
     manifest_id bigint;
 begin
     if reference like '%:%' then
-        select m.id into manifest_id from manifests as m
+        select m.id into manifest_id from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
-            and m.digest = digest_bytes(reference);
+            and m.digest = registry.digest_bytes(reference);
     else
-        select t.manifest_id into manifest_id from tags as t
+        select t.manifest_id into manifest_id from registry.tags as t
         where t.namespace_id = r.namespace_id and t.repository_id = r.id and t.name = reference;
     end if;
-    select digest_text(m.digest), m.media_type, m.payload into digest, media_type, payload
-    from manifests as m
+    select registry.digest_text(m.digest), m.media_type, m.payload into digest, media_type, payload
+    from registry.manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = manifest_id;
     if not found then
-        perform _refuse_unknown_manifest(r, reference);
+        perform registry._refuse_unknown_manifest(r, reference);
     end if;
 end;
 $$;
@@ -1385,14 +1405,15 @@ create function _describe_blob(digest text)
     returns json
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    b blobs;
+    b registry.blobs;
 begin
-    select o.* into b from blobs as o where o.digest = digest_bytes(_describe_blob.digest);
+    select o.* into b from registry.blobs as o
+    where o.digest = registry.digest_bytes(_describe_blob.digest);
     if not found then
-        perform _refuse('ZR005', format('there is no blob %s', digest),
+        perform registry._refuse('ZR005', format('there is no blob %s', digest),
             'The manifest would refer to it.', 'Upload it first.');
     end if;
     return json_build_object('mediaType', b.media_type, 'digest', digest, 'size', b.size);
@@ -1407,11 +1428,11 @@ create function _describe_manifest(repository text, digest text)
     returns json
     language sql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select json_build_object('mediaType', m.media_type, 'digest', m.digest,
         'size', octet_length(m.payload))
-    from get_manifest(repository, digest) as m
+    from registry.get_manifest(repository, digest) as m
 $$;
 
 comment on function _describe_manifest(text, text) is
@@ -1425,16 +1446,19 @@ create function put_image(
     returns text
     language sql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select put_manifest(repository, convert_to(json_strip_nulls(json_build_object(
+    select registry.put_manifest(repository, convert_to(json_strip_nulls(json_build_object(
         'schemaVersion', 2,
         'mediaType', 'application/vnd.oci.image.manifest.v1+json',
-        'config', _describe_blob(configuration),
+        'config', registry._describe_blob(configuration),
         'layers', array(
-            select _describe_blob(l) from unnest(layers) with ordinality as u(l, n) order by n
+            select registry._describe_blob(l)
+            from unnest(layers) with ordinality as u(l, n)
+            order by n
         ),
-        'subject', case when subject is not null then _describe_manifest(repository, subject) end
+        'subject', case when subject is not null then
+            registry._describe_manifest(repository, subject) end
     ))::text, 'UTF8'), reference)
 $$;
 
@@ -1446,13 +1470,13 @@ create function put_list(repository text, manifests text[], reference text defau
     returns text
     language sql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select put_manifest(repository, convert_to(json_build_object(
+    select registry.put_manifest(repository, convert_to(json_build_object(
         'schemaVersion', 2,
         'mediaType', 'application/vnd.oci.image.index.v1+json',
         'manifests', array(
-            select _describe_manifest(repository, m)
+            select registry._describe_manifest(repository, m)
             from unnest(manifests) with ordinality as u(m, n)
             order by n
         )
@@ -1467,27 +1491,27 @@ create function delete_manifest(repository text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
     doomed bigint;
 begin
-    select m.id into doomed from manifests as m
+    select m.id into doomed from registry.manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id
-        and m.digest = digest_bytes(delete_manifest.digest)
+        and m.digest = registry.digest_bytes(delete_manifest.digest)
     for update;
     if not found then
-        perform _refuse_unknown_manifest(r, digest);
+        perform registry._refuse_unknown_manifest(r, digest);
     end if;
     if exists (
-        select from manifest_references as l
+        select from registry.manifest_references as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.child_id = doomed
     ) then
-        perform _refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
+        perform registry._refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
             'A list keeps its children.', 'Delete the list first.');
     end if;
-    delete from manifests as m
+    delete from registry.manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = doomed;
 end;
 $$;
@@ -1500,13 +1524,13 @@ create function list_tags(repository text, n integer default null, last text def
     returns setof text
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
 begin
     return query
-        select t.name from tags as t
+        select t.name from registry.tags as t
         where t.namespace_id = r.namespace_id and t.repository_id = r.id
             and (last is null or t.name > last)
         order by t.name
@@ -1524,17 +1548,17 @@ create function list_referrers(repository text, subject text, kind text default 
     )
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
 begin
     return query
-        select digest_text(m.digest), m.media_type, m.artifact_type,
+        select registry.digest_text(m.digest), m.media_type, m.artifact_type,
             octet_length(m.payload)::bigint, convert_from(m.payload, 'UTF8')::jsonb -> 'annotations'
-        from manifests as m
+        from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
-            and m.subject_digest = digest_bytes(subject)
+            and m.subject_digest = registry.digest_bytes(subject)
             and (kind is null or m.artifact_type = kind)
         order by m.id;
 end;
