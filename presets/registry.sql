@@ -7,15 +7,21 @@
 -- Of garbage collection there is nothing here but three calls of gc.track, at the end.
 --
 -- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs. All
--- of that is foreign keys. An operation therefore locks what it is about to refer to (for key
--- share): a review skips what is locked, and what a review has locked is waited for, and is then
--- there or not. Every operation starts from an active repository.
+-- of that is foreign keys. An operation therefore locks what it is about to refer to or to rely on
+-- (for key share): a review skips what is locked, and what a review, or another operation, has
+-- locked is waited for, and is then there or not. So no foreign key ever fails. Every operation
+-- starts from an active repository. The order of locks: the repository, pushes (lower digests
+-- first), blobs, then their links, manifests, tags.
+--
+-- No setting of a session changes what a function does: there is no backslash in a plain literal,
+-- and no cast of bytea or of an interval to text. Times that protect are told by the clock.
 --
 -- Errors have the SQLSTATE class ZR, with the numbers that the OCI distribution specification has:
 --   ZR001 blob unknown            ZR006 manifest invalid     ZR010 size invalid
 --   ZR003 blob upload unknown     ZR007 manifest unknown     ZR012 denied: still in use
 --   ZR004 digest invalid          ZR008 name invalid         ZR020 tag invalid
 --   ZR005 manifest blob unknown   ZR009 name unknown         ZR021 name taken
+--                                 ZR013 unsupported
 
 
 -- Digests --------------------------------------------------------------------------------------
@@ -95,7 +101,7 @@ create table repositories (
     path text collate "C" not null,
     state text not null default 'active'
         constraint repositories_state_known check (state in ('initial', 'active', 'deleting')),
-    created_at timestamptz not null default now(),
+    created_at timestamptz not null default clock_timestamp(),
     constraint repositories_pkey primary key (namespace_id, id)
 );
 create unique index repositories_path_key on repositories (path) where state <> 'deleting';
@@ -297,6 +303,21 @@ comment on column tags.created_at is 'When it was first set.';
 comment on column tags.updated_at is 'When it was last set to another manifest.';
 
 
+-- A manifest and its subject may be pushed at once, neither seeing the other: they meet here. Each
+-- inserts its digest and its subject's and deletes them at once. Who inserts the same digest waits
+-- for the end of that transaction, as for any unique key, and then sees what it has done.
+create unlogged table pushes (
+    repository_id bigint not null,
+    digest bytea not null,
+    constraint pushes_pkey primary key (repository_id, digest)
+);
+
+comment on table pushes is
+    'Where pushes of a manifest, its subject and its referrers wait for each other. Always empty.';
+comment on column pushes.repository_id is 'The repository.';
+comment on column pushes.digest is 'What is pushed, or what that is about.';
+
+
 -- Partitions -----------------------------------------------------------------------------------
 -- In a schema of their own, so that \dt shows tables.
 
@@ -345,8 +366,8 @@ create function digest_bytes(digest text)
 as $$
 begin
     if digest ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$' then
-        return case left(digest, 7) when 'sha256:' then '\x01'::bytea else '\x02'::bytea end
-            || decode(substr(digest, 8), 'hex');
+        return decode(case left(digest, 7) when 'sha256:' then '01' else '02' end
+            || substr(digest, 8), 'hex');
     end if;
     perform registry._refuse('ZR004', 'this is not a digest', coalesce(left(digest, 200), 'null'),
         'Write it as sha256: and 64 hexadecimal digits, or sha512: and 128, in lower case.');
@@ -380,8 +401,8 @@ create function _require_name(name text)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if length(name) <= 255
-        and name ~ '^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$'
+    if (case when octet_length(name) <= 255 then
+        name ~ '^[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*)*$' end)
     then
         return;
     end if;
@@ -394,6 +415,22 @@ $$;
 comment on function _require_name(text) is 'Raises ZR008 for what is not a repository''s name.';
 
 
+create function _refuse_unknown_repository(repository text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._refuse('ZR009', format('there is no repository "%s"', left(repository, 300)),
+        'It was never created, or is not filled yet, or has been deleted.',
+        format('select create_repository(%L);', split_part(left(repository, 300), '@', 1)));
+end;
+$$;
+
+comment on function _refuse_unknown_repository(text) is 'Raises ZR009.';
+
+
 -- acme/app is the active repository of that name. acme/app@17 is the one with that id, also while
 -- it is being filled: only whoever created it knows its id.
 create function find_repository(repository text)
@@ -403,10 +440,10 @@ create function find_repository(repository text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    parts text[] := regexp_match(repository, '^(.*?)(?:@([0-9]{1,18}))?$');
+    parts text[] := regexp_match(left(repository, 300), '^([^@]*)(?:@([1-9][0-9]{0,17}))?$');
     r registry.repositories;
 begin
-    perform registry._require_name(parts[1]);
+    perform registry._require_name(coalesce(parts[1], repository));
     select o.* into r
     from registry.repositories as o
     where o.path = parts[1] and o.state <> 'deleting'
@@ -416,9 +453,7 @@ begin
                 and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
         end;
     if not found then
-        perform registry._refuse('ZR009', format('there is no repository "%s"', repository),
-            'It was never created, or is not filled yet, or has been deleted.',
-            format('select create_repository(%L);', parts[1]));
+        perform registry._refuse_unknown_repository(repository);
     end if;
     return r;
 end;
@@ -428,6 +463,26 @@ comment on function find_repository(text) is
     'The active repository of this name; raises ZR009 if there is none. name@id: exactly that one.';
 
 
+-- With an older snapshot, what was locked a moment ago would not be seen.
+create function _require_read_committed()
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform registry._refuse('ZR013', 'a registry works in READ COMMITTED only',
+            format('The transaction is %s.', current_setting('transaction_isolation')),
+            'set transaction isolation level read committed;');
+    end if;
+end;
+$$;
+
+comment on function _require_read_committed() is
+    'Raises ZR013 in a transaction of another isolation level.';
+
+
 create function _enter(repository text)
     returns repositories
     language plpgsql
@@ -435,23 +490,49 @@ create function _enter(repository text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r registry.repositories := registry.find_repository(repository);
+    r registry.repositories;
 begin
-    -- Against the collector, which locks it to empty it: that may have begun meanwhile, so the time
-    -- is told by the clock and not by when the transaction began.
-    perform from registry.repositories as o
-    where o.namespace_id = r.namespace_id and o.id = r.id
-        and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
-    for key share;
-    if not found then
-        return registry._enter(repository);
-    end if;
+    perform registry._require_read_committed();
+    loop
+        r := registry.find_repository(repository);
+        -- Against the collector, which locks it to empty it: that may have begun meanwhile, so the
+        -- time is told by the clock and not by when the transaction began.
+        perform from registry.repositories as o
+        where o.namespace_id = r.namespace_id and o.id = r.id
+            and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
+        for key share;
+        exit when found;
+    end loop;
     return r;
 end;
 $$;
 
 comment on function _enter(text) is
     'The repository, as find_repository finds it, locked so that it stays until the commit.';
+
+
+create function _lock_namespace(name text)
+    returns bigint
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    namespace_id bigint;
+begin
+    loop
+        select n.id into namespace_id from registry.namespaces as n
+        where n.name = _lock_namespace.name
+        for key share;
+        exit when found;
+        insert into registry.namespaces (name) values (name) on conflict do nothing;
+    end loop;
+    return namespace_id;
+end;
+$$;
+
+comment on function _lock_namespace(text) is
+    'The id of a namespace, which is created if it is not there, locked so that it stays.';
 
 
 create function create_repository(repository text, state text default 'active')
@@ -461,26 +542,23 @@ create function create_repository(repository text, state text default 'active')
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    namespace text := split_part(repository, '/', 1);
     created bigint;
 begin
     perform registry._require_name(repository);
+    perform registry._require_read_committed();
     update registry.repositories as r
     set state = 'deleting'
     where r.path = repository and r.state = 'initial'
-        and registry.is_abandoned(r.state, r.created_at);
-    insert into registry.namespaces (name) values (namespace) on conflict do nothing;
+        and registry.is_abandoned(r.state, r.created_at, clock_timestamp());
     insert into registry.repositories (namespace_id, path, state)
-    select n.id, repository, create_repository.state
-    from registry.namespaces as n
-    where n.name = namespace
+    values (registry._lock_namespace(split_part(repository, '/', 1)), repository, state)
     on conflict do nothing
     returning id into created;
     if not found then
         perform registry._refuse('ZR021', format('there is a repository "%s" already', repository),
             'Or one is being filled at this moment.', 'Use it, or delete it first.');
     end if;
-    return repository || '@' || created;
+    return format('%s@%s', repository, created);
 end;
 $$;
 
@@ -489,6 +567,7 @@ comment on function create_repository(text, text) is
     'until activate_repository; it has 2 minutes for that.';
 
 
+-- Another may have found that it was not filled in time, and deleted it.
 create function activate_repository(repository text)
     returns void
     language plpgsql
@@ -498,6 +577,12 @@ as $$
 declare
     r registry.repositories := registry._enter(repository);
 begin
+    perform from registry.repositories as o
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting'
+    for no key update;
+    if not found then
+        perform registry._refuse_unknown_repository(repository);
+    end if;
     update registry.repositories as o
     set state = 'active'
     where o.namespace_id = r.namespace_id and o.id = r.id and o.state = 'initial';
@@ -519,7 +604,10 @@ declare
 begin
     update registry.repositories as o
     set state = 'deleting'
-    where o.namespace_id = r.namespace_id and o.id = r.id;
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting';
+    if not found then
+        perform registry._refuse_unknown_repository(repository);
+    end if;
 end;
 $$;
 
@@ -536,7 +624,7 @@ as $$
     select r.path from registry.repositories as r
     where r.state = 'active' and (last is null or r.path > last)
     order by r.path
-    limit n
+    limit case when n < 0 then 0 else n end
 $$;
 
 comment on function list_repositories(integer, text) is
@@ -545,8 +633,19 @@ comment on function list_repositories(integer, text) is
 
 -- Blobs ----------------------------------------------------------------------------------------
 
+create function _blob_key(digest bytea)
+    returns text
+    language sql
+    immutable
+    parallel safe
+    return E'\\x' || encode(digest, 'hex');
+
+comment on function _blob_key(bytea) is
+    'A blob''s key as blobgc has it, whatever a session''s bytea_output is.';
+
+
 create function begin_blob_upload(
-    repository text, digest text, wait interval default '5 seconds'
+    repository text, digest text, wait interval default '5 seconds', upload text default null
 )
     returns text
     language plpgsql
@@ -555,16 +654,33 @@ create function begin_blob_upload(
 as $$
 declare
     key bytea := registry.digest_bytes(digest);
+    url text := registry.blob_url(key);
 begin
     perform registry._enter(repository);
-    perform gc.begin_upload('blob', key::text, registry.blob_url(key), wait);
-    return registry.blob_url(key);
+    perform gc.begin_upload('blob', registry._blob_key(key), url, wait, upload => upload);
+    return url;
 end;
 $$;
 
-comment on function begin_blob_upload(text, text, interval) is
+comment on function begin_blob_upload(text, text, interval, text) is
     'Says that a blob is about to be written, and returns where to. Waits for one that is being '
-    'deleted; raises ZG001 when that takes too long.';
+    'deleted; raises ZG001 when that takes too long. Give each upload a name of its own.';
+
+
+create function _refuse_unknown_blob(r repositories, digest bytea)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._refuse('ZR001',
+        format('"%s" has no blob %s', r.path, registry.digest_text(digest)),
+        'It never had it, or the blob has been collected.', 'Upload or mount it.');
+end;
+$$;
+
+comment on function _refuse_unknown_blob(repositories, bytea) is 'Raises ZR001.';
 
 
 create function _require_blob(r repositories, digest bytea)
@@ -578,9 +694,7 @@ begin
     where l.namespace_id = r.namespace_id and l.repository_id = r.id
         and l.digest = _require_blob.digest;
     if not found then
-        perform registry._refuse('ZR001',
-            format('"%s" has no blob %s', r.path, registry.digest_text(digest)),
-            'It never had it, or the blob has been collected.', 'Upload or mount it.');
+        perform registry._refuse_unknown_blob(r, digest);
     end if;
 end;
 $$;
@@ -590,7 +704,7 @@ comment on function _require_blob(repositories, bytea) is
 
 
 -- A link keeps nothing, but a manifest will follow: until then the blob is kept alive. Waits for a
--- review that has the blob, and may find it gone.
+-- review that has the blob, and may find it gone, and for whoever unlinks it.
 create function _link(r repositories, digest bytea)
     returns void
     language plpgsql
@@ -598,14 +712,21 @@ create function _link(r repositories, digest bytea)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not gc.keep_alive('blob', digest::text) then
+    if not gc.keep_alive('blob', registry._blob_key(digest)) then
         perform registry._refuse('ZR001',
             format('there is no blob %s', registry.digest_text(digest)),
             'It was never uploaded, or has been collected.', 'Upload it.');
     end if;
-    insert into registry.repository_blobs (namespace_id, repository_id, digest)
-    values (r.namespace_id, r.id, digest)
-    on conflict do nothing;
+    loop
+        insert into registry.repository_blobs (namespace_id, repository_id, digest)
+        values (r.namespace_id, r.id, digest)
+        on conflict do nothing;
+        exit when found;
+        perform from registry.repository_blobs as l
+        where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = _link.digest
+        for key share;
+        exit when found;
+    end loop;
 end;
 $$;
 
@@ -643,9 +764,27 @@ comment on function _add_blob(bytea, bigint, text) is
     'Inserts a blob that may be there already; raises ZR010 if that one has another size.';
 
 
+create function _refuse_upload(digest text, upload text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._refuse('ZR003',
+        format('no upload %sof %s was begun', quote_literal(left(upload, 100)) || ' ', digest),
+        'Or it took longer than gc.settings.upload_timeout, or is finished.',
+        'Call begin_blob_upload with a new name for the upload, write the object again, and '
+        'finish then, with that name.');
+end;
+$$;
+
+comment on function _refuse_upload(text, text) is 'Raises ZR003.';
+
+
 create function finish_blob_upload(
     repository text, digest text, size bigint,
-    media_type text default 'application/octet-stream'
+    media_type text default 'application/octet-stream', upload text default null
 )
     returns void
     language plpgsql
@@ -661,18 +800,23 @@ begin
             coalesce(size::text, 'null'),
             'Count the bytes that were written.');
     end if;
-    perform registry._add_blob(key, size, media_type);
+    begin
+        perform registry._add_blob(key, size, coalesce(media_type, 'application/octet-stream'));
+    exception
+        -- Nobody has announced it, and gc.settings.strict_uploads is on.
+        when sqlstate 'ZG002' then
+            perform registry._refuse_upload(digest, upload);
+    end;
     perform registry._link(r, key);
-    if not gc.end_upload('blob', key::text) then
-        perform registry._refuse('ZR003', format('no upload of %s was begun', digest),
-            'Or it took longer than gc.settings.upload_timeout.',
-            'Call begin_blob_upload, write the object again, and finish then.');
+    if not gc.end_upload('blob', registry._blob_key(key), upload) then
+        perform registry._refuse_upload(digest, upload);
     end if;
 end;
 $$;
 
-comment on function finish_blob_upload(text, text, bigint, text) is
-    'Says that the blob is written. It is linked, and reviewed if no manifest uses it in a day.';
+comment on function finish_blob_upload(text, text, bigint, text, text) is
+    'Says that the blob is written, by the upload of that name. It is linked, and reviewed if no '
+    'manifest uses it in a day. Raises ZR003 for an upload that was not begun, or has timed out.';
 
 
 create function link_blob(repository text, digest text)
@@ -716,7 +860,13 @@ declare
     r registry.repositories := registry._enter(repository);
     key bytea := registry.digest_bytes(digest);
 begin
-    perform registry._require_blob(r, key);
+    -- Whoever pushes a manifest locks the links that it needs: it is before this, or too late.
+    perform from registry.repository_blobs as l
+    where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
+    for update;
+    if not found then
+        perform registry._refuse_unknown_blob(r, key);
+    end if;
     if exists (
         select from registry.layers as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
@@ -750,7 +900,7 @@ begin
     return exists (
         select from registry.repository_blobs as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
-    ) and gc.keep_alive('blob', key::text);
+    ) and gc.keep_alive('blob', registry._blob_key(key));
 end;
 $$;
 
@@ -780,7 +930,9 @@ comment on function get_blob(text, text) is
 
 
 -- Reading a manifest ---------------------------------------------------------------------------
--- Nothing in it is believed. What is not understood is refused, never skipped.
+-- Nothing in it is believed. What is not understood is refused, never skipped. It is read as json,
+-- which is text that has been checked: no number is ever converted that is not a size, a value is
+-- looked at after its type, and messages do not repeat what is in it. So it costs its length.
 
 create type _descriptor as (position integer, digest bytea, size bigint, media_type text);
 
@@ -794,7 +946,7 @@ create function _refuse_manifest(reason text)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform registry._refuse('ZR006', 'this manifest is not valid', reason,
+    perform registry._refuse('ZR006', 'this manifest is not valid', left(reason, 500),
         'Push an OCI image manifest or index, or a Docker manifest or list of schema version 2.');
 end;
 $$;
@@ -802,63 +954,144 @@ $$;
 comment on function _refuse_manifest(text) is 'Raises ZR006.';
 
 
--- Two readers may disagree about a name that occurs twice, or twice but for its case: who pulls
--- would get other layers than those that are kept.
-create function _has_ambiguous_names(document json)
-    returns boolean
+create function _member_flaw(document json)
+    returns text
     language sql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select exists (
-        select
-        from (
-            select document
-            union all
-            select document -> m from unnest(array['config', 'subject']) as m
-            union all
-            select e
-            from unnest(array['layers', 'manifests']) as m
-            cross join lateral json_array_elements(
-                case json_typeof(document -> m) when 'array' then document -> m end) as e
-        ) as o(object)
-        where json_typeof(o.object) = 'object' and (
-            select count(distinct lower(k)) < count(*) from json_object_keys(o.object) as k
-        )
-    )
+    select case
+        when json_typeof(document) <> 'object' then 'it is not an object'
+        when json_typeof(document -> 'schemaVersion') is distinct from 'number'
+            or document ->> 'schemaVersion' <> '2' then 'its schemaVersion is not 2'
+        when json_typeof(document -> 'mediaType') not in ('string', 'null')
+            or json_typeof(document -> 'artifactType') not in ('string', 'null')
+            then 'its media type and artifact type must be strings'
+        when json_typeof(document -> 'subject') not in ('object', 'null')
+            then 'its subject must be one'
+        when json_typeof(document -> 'annotations') not in ('object', 'null')
+            then 'its annotations must be an object'
+        when json_typeof(document -> 'annotations') = 'object' and exists (
+            select from json_each(document -> 'annotations') as a
+            where json_typeof(a.value) <> 'string'
+        ) then 'its annotations must be strings'
+    end
 $$;
 
-comment on function _has_ambiguous_names(json) is
-    'Whether a part of a manifest that matters gives one name two values.';
+comment on function _member_flaw(json) is
+    'What is wrong with the types of a manifest''s members; null: nothing.';
 
 
-create function _read_manifest(payload bytea)
-    returns jsonb
+create function _listed(document json, member text)
+    returns json
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case json_typeof(document -> member)
+        when 'array' then document -> member
+        when 'object' then json_build_array(document -> member)
+        else '[]'
+    end
+$$;
+
+comment on function _listed(json, text) is
+    'A member of a manifest as an array: of one if it is an object, of none if it is neither.';
+
+
+create function _descriptor_flaw(document json, member text)
+    returns text
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    text text;
-    document jsonb;
+    wrong bigint;
+begin
+    select o.n into wrong
+    from json_array_elements(registry._listed(document, member)) with ordinality as o(e, n)
+    where not coalesce(
+        json_typeof(o.e) = 'object'
+        and json_typeof(o.e -> 'mediaType') = 'string'
+        and json_typeof(o.e -> 'digest') = 'string'
+        and json_typeof(o.e -> 'size') = 'number'
+        and o.e ->> 'digest' ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$'
+        and o.e ->> 'size' ~ '^(0|[1-9][0-9]{0,14})$',
+        false)
+    limit 1;
+    return case when wrong is not null then
+        format('%s: number %s has no media type, digest, or size below 10^15', member, wrong) end;
+end;
+$$;
+
+comment on function _descriptor_flaw(json, text) is
+    'Which part of a member of a manifest is not a descriptor; null: none.';
+
+
+-- Two readers may disagree about a name that occurs twice, or is one of ours but for its case or
+-- for letters that somebody takes for the same: who pulls would get other layers than those that
+-- are kept. So the names that matter are written as they are, once, and all others in ASCII.
+create function _name_flaw(document json)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with object(n, value) as materialized (
+        select row_number() over (), o.value
+        from (
+            select document
+            union all
+            select e
+            from unnest(array['config', 'layers', 'manifests', 'subject']) as m
+            cross join lateral json_array_elements(registry._listed(document, m)) as e
+        ) as o(value)
+    ),
+    known(name) as (
+        select unnest(array['schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
+            'manifests', 'subject', 'annotations', 'digest', 'size', 'urls', 'data', 'platform'])
+    )
+    select 'a name occurs twice in one object, or in letters that are not its own'
+    from object as o
+    cross join lateral json_object_keys(o.value) as k
+    left join known as f on lower(f.name collate "C") = lower(k collate "C")
+    group by o.n, lower(k collate "C")
+    having count(*) > 1 or bool_or(k ~ '[^ -~]') or bool_or(f.name <> k)
+    limit 1
+$$;
+
+comment on function _name_flaw(json) is
+    'Whether a part of a manifest that matters has a name that can be read as another; null: no.';
+
+
+create function _read_manifest(payload bytea)
+    returns json
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    document json;
     flaw text;
 begin
     if coalesce(octet_length(payload) > 4194304, true) then
         perform registry._refuse_manifest('it is bigger than 4 MiB, or null');
     end if;
     begin
-        text := convert_from(payload, 'UTF8');
-        document := text::jsonb;
-        if registry._has_ambiguous_names(text::json) then
-            flaw := 'a name occurs twice in one object';
-        end if;
+        document := convert_from(payload, 'UTF8')::json;
+        -- The only function of json that reads all escapes: \u0000 and half surrogates are none.
+        perform json_strip_nulls(document);
+        flaw := coalesce(
+            registry._member_flaw(document),
+            registry._descriptor_flaw(document, 'config'),
+            registry._descriptor_flaw(document, 'layers'),
+            registry._descriptor_flaw(document, 'manifests'),
+            registry._descriptor_flaw(document, 'subject'),
+            registry._name_flaw(document));
     exception
         when data_exception or program_limit_exceeded then
             flaw := sqlerrm;
     end;
-    if flaw is null and document -> 'schemaVersion' is distinct from '2' then
-        flaw := 'its schemaVersion is not 2';
-    end if;
     if flaw is not null then
         perform registry._refuse_manifest(flaw);
     end if;
@@ -892,7 +1125,7 @@ comment on function _is_list(text) is
 
 -- A document that looks like both an image and a list means what its media type says to one reader,
 -- and the other to the next.
-create function _media_type(document jsonb, said text)
+create function _media_type(document json, said text)
     returns text
     language plpgsql
     immutable
@@ -907,80 +1140,60 @@ declare
     end);
 begin
     if written <> said then
-        perform registry._refuse_manifest(format('it is %s and was said to be %s', written, said));
+        perform registry._refuse_manifest(format('it is %s and was said to be %s',
+            left(written, 200), left(said, 200)));
     elsif registry._is_list(media_type) is distinct from is_list then
-        perform registry._refuse_manifest(format('%s does not fit what it contains', media_type));
+        perform registry._refuse_manifest(
+            format('%s does not fit what it contains', left(media_type, 200)));
     elsif is_list and (document -> 'layers' is not null or document -> 'config' is not null)
-        or jsonb_typeof(document -> case when is_list then 'manifests' else 'layers' end)
+        or json_typeof(document -> case when is_list then 'manifests' else 'layers' end)
             is distinct from 'array'
-        or not is_list and jsonb_typeof(document -> 'config') is distinct from 'object'
+        or not is_list and json_typeof(document -> 'config') is distinct from 'object'
     then
         perform registry._refuse_manifest(
             'it must be either a configuration with layers, or a list');
-    elsif jsonb_typeof(document -> 'subject') not in ('object', 'null') then
-        perform registry._refuse_manifest('its subject must be one');
     end if;
     return media_type;
 end;
 $$;
 
-comment on function _media_type(jsonb, text) is
+comment on function _media_type(json, text) is
     'What kind of manifest it is; raises ZR006 if what it says of itself does not fit.';
 
 
-create function _is_descriptor(value jsonb)
-    returns boolean
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select coalesce(
-        jsonb_typeof(value) = 'object'
-        and jsonb_typeof(value -> 'mediaType') = 'string'
-        and jsonb_typeof(value -> 'digest') = 'string'
-        and value ->> 'digest' ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$'
-        and case when jsonb_typeof(value -> 'size') = 'number' then
-            (value -> 'size')::numeric between 0 and 1125899906842624
-            and scale((value -> 'size')::numeric) = 0
-        end,
-        false)
-$$;
-
-comment on function _is_descriptor(jsonb) is
-    'Whether this has a media type, a digest, and a size between nothing and a pebibyte.';
-
-
-create function _descriptors(document jsonb, member text)
+create function _descriptors(document json, member text)
     returns _descriptor[]
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    listed jsonb := coalesce(nullif(document -> member, 'null'), '[]');
-    wrong jsonb;
 begin
-    if jsonb_typeof(listed) <> 'array' then
-        listed := jsonb_build_array(listed);
-    end if;
-    select e into wrong
-    from jsonb_array_elements(listed) as e
-    where not registry._is_descriptor(e)
-    limit 1;
-    if found then
-        perform registry._refuse_manifest(format('%s: %s', member, left(wrong::text, 200)));
-    end if;
     return array(
-        select row(n, registry.digest_bytes(e ->> 'digest'), (e -> 'size')::bigint,
-                e ->> 'mediaType')::registry._descriptor
-        from jsonb_array_elements(listed) with ordinality as o(e, n)
-        order by n
+        select row(o.n, registry.digest_bytes(o.e ->> 'digest'), (o.e ->> 'size')::bigint,
+            o.e ->> 'mediaType')::registry._descriptor
+        from json_array_elements(registry._listed(document, member)) with ordinality as o(e, n)
+        order by o.n
     );
 end;
 $$;
 
-comment on function _descriptors(jsonb, text) is
-    'What a member of a manifest refers to; raises ZR006 for what is not a reference.';
+comment on function _descriptors(json, text) is
+    'What a member of a manifest refers to.';
+
+
+create function _annotations(payload bytea)
+    returns jsonb
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when registry._member_flaw(d.document) is null
+        then (d.document -> 'annotations')::jsonb end
+    from (select convert_from(payload, 'UTF8')::json) as d(document)
+$$;
+
+comment on function _annotations(bytea) is
+    'The annotations of a manifest; null if they are not strings.';
 
 
 -- Manifests ------------------------------------------------------------------------------------
@@ -999,7 +1212,8 @@ comment on function _is_foreign(text) is
     'Whether layers of this media type are pulled from elsewhere, and need not be pushed.';
 
 
--- Locks them all, so that a review leaves them alone until their references are committed.
+-- Locks them all, so that a review leaves them alone until their references are committed, and so
+-- that nobody unlinks them.
 create function _lock_blobs(r repositories, wanted _descriptor[])
     returns _descriptor[]
     language plpgsql
@@ -1014,14 +1228,12 @@ begin
         select w as descriptor, w.digest, w.media_type, w.size, b.size as known
         from unnest(wanted) as w
         left join lateral (
-            select o.size from registry.blobs as o
+            select o.size
+            from registry.blobs as o
+            join registry.repository_blobs as l on l.digest = o.digest
             where o.digest = w.digest
-                and exists (
-                    select from registry.repository_blobs as l
-                    where l.namespace_id = r.namespace_id and l.repository_id = r.id
-                        and l.digest = w.digest
-                )
-            for key share
+                and l.namespace_id = r.namespace_id and l.repository_id = r.id
+            for key share of o, l
         ) as b on true
     loop
         if d.known is not null and d.known <> d.size then
@@ -1107,7 +1319,8 @@ create function _refuse_unknown_manifest(r repositories, reference text)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform registry._refuse('ZR007', format('"%s" has no manifest %s', r.path, reference),
+    perform registry._refuse('ZR007',
+        format('"%s" has no manifest %s', r.path, left(reference, 200)),
         'It was never pushed there, or has been deleted or collected.', 'Push it.');
 end;
 $$;
@@ -1115,39 +1328,126 @@ $$;
 comment on function _refuse_unknown_manifest(repositories, text) is 'Raises ZR007.';
 
 
--- A manifest and its subject may be pushed at once, neither seeing the other: whoever comes second
--- waits here, and then sees the first. The one lock is taken for what is pushed, the other,
--- shared, for what it is about.
-create function _await_relatives(r repositories, digest bytea, subject bytea)
+create function _await_pushes(r repositories, digests bytea[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    own bigint := hashtextextended(digest::text, r.id);
-    other bigint := hashtextextended(subject::text, r.id);
+    met bytea;
 begin
-    if other < own then
-        perform pg_advisory_xact_lock_shared(other);
-    end if;
-    perform pg_advisory_xact_lock(own);
-    if other > own then
-        perform pg_advisory_xact_lock_shared(other);
-    end if;
+    for met in select distinct d from unnest(digests) as d where d is not null order by d loop
+        insert into registry.pushes (repository_id, digest) values (r.id, met)
+        on conflict do nothing;
+        delete from registry.pushes as p where p.repository_id = r.id and p.digest = met;
+    end loop;
 end;
 $$;
 
-comment on function _await_relatives(repositories, bytea, bytea) is
-    'Waits for others who push this manifest, its subject or its referrers.';
+comment on function _await_pushes(repositories, bytea[]) is
+    'Waits for others who push one of these manifests, or one that is about it, and lets those '
+    'wait who come later.';
 
 
-create function _add_references(r repositories, manifest_id bigint, document jsonb)
+create function _lock_referrers(r repositories, digest bytea)
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select m.id from registry.manifests as m
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+            and m.subject_digest = _lock_referrers.digest
+        for key share
+    );
+end;
+$$;
+
+comment on function _lock_referrers(repositories, bytea) is
+    'The manifests that say they are about this one, locked.';
+
+
+-- A subject keeps its referrers, and a list its children. One that keeps its own subject, directly
+-- or by way of others, would be kept by it in turn, and the two would never be collected.
+create function _refuse_circle(r repositories, subject bigint, kept bigint[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    seen bigint;
+    closed boolean;
+begin
+    with recursive reached(id) as (
+        select unnest(kept)
+        union
+        select k.id
+        from reached as f
+        cross join lateral (
+            select l.child_id from registry.manifest_references as l
+            where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.parent_id = f.id
+            union all
+            select o.manifest_id from registry.referrers as o
+            where o.namespace_id = r.namespace_id and o.repository_id = r.id
+                and o.subject_id = f.id
+        ) as k(id)
+    )
+    select count(*), bool_or(c.id = subject) into seen, closed
+    from (select f.id from reached as f limit 10001) as c;
+    if closed or seen > 10000 then
+        perform registry._refuse_manifest('its subject is among what it lists or what is about it, '
+            'or these are more than 10,000');
+    end if;
+end;
+$$;
+
+comment on function _refuse_circle(repositories, bigint, bigint[]) is
+    'Raises ZR006 for a manifest whose subject is kept by what it keeps itself.';
+
+
+-- Two that are about something and keep something could close a circle together: one by one.
+create function _await_relatives(r repositories, document json, digest bytea, subject bytea)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._await_pushes(r, array[digest, subject]);
+    if subject is not null and (
+        json_array_length(registry._listed(document, 'manifests')) > 0
+        or exists (
+            select from registry.manifests as m
+            where m.namespace_id = r.namespace_id and m.repository_id = r.id
+                and m.subject_digest = _await_relatives.digest
+        )
+    ) then
+        -- After every digest.
+        perform registry._await_pushes(r, array[decode('ff', 'hex')]);
+    end if;
+end;
+$$;
+
+comment on function _await_relatives(repositories, json, bytea, bytea) is
+    'Waits for others who push this manifest, its subject or its referrers.';
+
+
+create function _add_references(
+    r repositories, manifest_id bigint, document json, digest bytea, subject bytea
+)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    children bigint[];
+    about bigint;
+    waiting bigint[];
 begin
     insert into registry.layers (
         namespace_id, repository_id, manifest_id, position, digest, size, media_type
@@ -1155,31 +1455,31 @@ begin
     select r.namespace_id, r.id, manifest_id, d.position, d.digest, d.size, d.media_type
     from unnest(registry._lock_blobs(r, registry._descriptors(document, 'layers'))) as d;
 
+    children := registry._lock_children(r, registry._descriptors(document, 'manifests'));
+    about := registry._lock_manifest(r, subject);
+    waiting := registry._lock_referrers(r, digest);
+    if about is not null and cardinality(children || waiting) > 0 then
+        perform registry._refuse_circle(r, about, children || waiting);
+    end if;
+
     insert into registry.manifest_references (namespace_id, repository_id, parent_id, child_id)
     select distinct r.namespace_id, r.id, manifest_id, c
-    from unnest(registry._lock_children(r, registry._descriptors(document, 'manifests'))) as c;
+    from unnest(children) as c;
 
     insert into registry.referrers (namespace_id, repository_id, subject_id, manifest_id)
-    select r.namespace_id, r.id, s.id, manifest_id
-    from unnest(registry._descriptors(document, 'subject')) as d
-    cross join lateral registry._lock_manifest(r, d.digest) as s(id)
-    where s.id is not null
-    union
-    select r.namespace_id, r.id, manifest_id, m.id
-    from registry.manifests as p
-    join registry.manifests as m on m.namespace_id = p.namespace_id
-        and m.repository_id = p.repository_id and m.subject_digest = p.digest
-    where p.namespace_id = r.namespace_id and p.repository_id = r.id and p.id = manifest_id;
+    select r.namespace_id, r.id, about, manifest_id where about is not null
+    union all
+    select r.namespace_id, r.id, manifest_id, w from unnest(waiting) as w;
 end;
 $$;
 
-comment on function _add_references(repositories, bigint, jsonb) is
+comment on function _add_references(repositories, bigint, json, bytea, bytea) is
     'Writes down what a manifest refers to, and which manifests were waiting for it.';
 
 
 -- Null if it is there already.
 create function _add_manifest(
-    r repositories, digest bytea, media_type text, payload bytea, document jsonb
+    r repositories, digest bytea, media_type text, payload bytea, document json
 )
     returns bigint
     language plpgsql
@@ -1187,15 +1487,15 @@ create function _add_manifest(
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    config registry._descriptor
-        := (registry._lock_blobs(r, registry._descriptors(document, 'config')))[1];
-    subject registry._descriptor := (registry._descriptors(document, 'subject'))[1];
-    total numeric := coalesce(config.size, 0) + (
-        select coalesce(sum(d.size), 0) from unnest(registry._descriptors(document, 'layers')) as d
-    );
+    subject bytea := ((registry._descriptors(document, 'subject'))[1]).digest;
+    config registry._descriptor;
+    total numeric;
     added bigint;
 begin
-    perform registry._await_relatives(r, digest, subject.digest);
+    perform registry._await_relatives(r, document, digest, subject);
+    config := (registry._lock_blobs(r, registry._descriptors(document, 'config')))[1];
+    total := coalesce(config.size, 0) + coalesce(
+        (select sum(d.size) from unnest(registry._descriptors(document, 'layers')) as d), 0);
     if total > 1125899906842624 then
         perform registry._refuse_manifest('it is bigger than a pebibyte');
     end if;
@@ -1206,18 +1506,18 @@ begin
     values (
         r.namespace_id, r.id, digest, media_type,
         coalesce(document ->> 'artifactType', config.media_type), payload,
-        config.digest, subject.digest, total
+        config.digest, subject, total
     )
     on conflict do nothing
     returning id into added;
     if found then
-        perform registry._add_references(r, added, document);
+        perform registry._add_references(r, added, document, digest, subject);
     end if;
     return added;
 end;
 $$;
 
-comment on function _add_manifest(repositories, bytea, text, bytea, jsonb) is
+comment on function _add_manifest(repositories, bytea, text, bytea, json) is
     'Inserts a manifest with all it refers to; returns its id, or null if it is there already.';
 
 
@@ -1268,8 +1568,8 @@ create function _payload_digest(payload bytea, reference text)
 as $$
 declare
     digest bytea := case
-        when starts_with(reference, 'sha512:') then '\x02'::bytea || sha512(payload)
-        else '\x01'::bytea || sha256(payload)
+        when starts_with(reference, 'sha512:') then decode('02', 'hex') || sha512(payload)
+        else decode('01', 'hex') || sha256(payload)
     end;
 begin
     if (case when reference like '%:%' then registry.digest_bytes(reference) <> digest end) then
@@ -1295,7 +1595,7 @@ create function put_manifest(
 as $$
 declare
     r registry.repositories := registry._enter(repository);
-    document jsonb := registry._read_manifest(payload);
+    document json := registry._read_manifest(payload);
     kind text := registry._media_type(document, media_type);
     digest bytea := registry._payload_digest(payload, reference);
     is_tag boolean := coalesce(reference not like '%:%', false);
@@ -1534,7 +1834,7 @@ begin
         where t.namespace_id = r.namespace_id and t.repository_id = r.id
             and (last is null or t.name > last)
         order by t.name
-        limit n;
+        limit case when n < 0 then 0 else n end;
 end;
 $$;
 
@@ -1555,7 +1855,7 @@ declare
 begin
     return query
         select registry.digest_text(m.digest), m.media_type, m.artifact_type,
-            octet_length(m.payload)::bigint, convert_from(m.payload, 'UTF8')::jsonb -> 'annotations'
+            octet_length(m.payload)::bigint, registry._annotations(m.payload)
         from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.subject_digest = registry.digest_bytes(subject)
