@@ -954,6 +954,22 @@ $$;
 comment on function _refuse_manifest(text) is 'Raises ZR006.';
 
 
+create function _known_members(document json)
+    returns json
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select json_object_agg(m.key, m.value)
+    from json_each(document) as m
+    where m.key in ('schemaVersion', 'mediaType', 'artifactType', 'config', 'layers', 'manifests',
+        'subject', 'annotations')
+$$;
+
+comment on function _known_members(json) is
+    'What of a manifest is looked at. The rest is not read again; null: there is nothing.';
+
+
 create function _member_flaw(document json)
     returns text
     language sql
@@ -961,7 +977,7 @@ create function _member_flaw(document json)
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when json_typeof(document) <> 'object' then 'it is not an object'
+        when document is null then 'it is empty'
         when json_typeof(document -> 'schemaVersion') is distinct from 'number'
             or document ->> 'schemaVersion' <> '2' then 'its schemaVersion is not 2'
         when json_typeof(document -> 'mediaType') not in ('string', 'null')
@@ -999,6 +1015,32 @@ comment on function _listed(json, text) is
     'A member of a manifest as an array: of one if it is an object, of none if it is neither.';
 
 
+-- Two readers may disagree about a name that occurs twice, or is one of ours but for its case or
+-- for letters that somebody takes for the same: who pulls would get other layers than those that
+-- are kept. So the names that matter are written as they are, once, and all others in ASCII.
+create function _name_flaw(objects json)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with known(name) as (
+        select unnest(array['schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
+            'manifests', 'subject', 'annotations', 'digest', 'size', 'urls', 'data', 'platform'])
+    )
+    select 'a name occurs twice in one object, or in letters that are not its own'
+    from json_array_elements(objects) with ordinality as o(value, n)
+    cross join lateral json_object_keys(o.value) as k
+    left join known as f on lower(f.name collate "C") = lower(k collate "C")
+    group by o.n, lower(k collate "C")
+    having count(*) > 1 or bool_or(k ~ '[^ -~]') or bool_or(f.name <> k)
+    limit 1
+$$;
+
+comment on function _name_flaw(json) is
+    'Whether one of these objects has a name that can be read as another; null: no.';
+
+
 create function _descriptor_flaw(document json, member text)
     returns text
     language plpgsql
@@ -1006,10 +1048,11 @@ create function _descriptor_flaw(document json, member text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    listed json := registry._listed(document, member);
     wrong bigint;
 begin
     select o.n into wrong
-    from json_array_elements(registry._listed(document, member)) with ordinality as o(e, n)
+    from json_array_elements(listed) with ordinality as o(e, n)
     where not coalesce(
         json_typeof(o.e) = 'object'
         and json_typeof(o.e -> 'mediaType') = 'string'
@@ -1019,49 +1062,16 @@ begin
         and o.e ->> 'size' ~ '^(0|[1-9][0-9]{0,14})$',
         false)
     limit 1;
-    return case when wrong is not null then
-        format('%s: number %s has no media type, digest, or size below 10^15', member, wrong) end;
+    if wrong is not null then
+        return format('%s: number %s lacks a media type, a digest, or a size below 10^15',
+            member, wrong);
+    end if;
+    return registry._name_flaw(listed);
 end;
 $$;
 
 comment on function _descriptor_flaw(json, text) is
-    'Which part of a member of a manifest is not a descriptor; null: none.';
-
-
--- Two readers may disagree about a name that occurs twice, or is one of ours but for its case or
--- for letters that somebody takes for the same: who pulls would get other layers than those that
--- are kept. So the names that matter are written as they are, once, and all others in ASCII.
-create function _name_flaw(document json)
-    returns text
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$
-    with object(n, value) as materialized (
-        select row_number() over (), o.value
-        from (
-            select document
-            union all
-            select e
-            from unnest(array['config', 'layers', 'manifests', 'subject']) as m
-            cross join lateral json_array_elements(registry._listed(document, m)) as e
-        ) as o(value)
-    ),
-    known(name) as (
-        select unnest(array['schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
-            'manifests', 'subject', 'annotations', 'digest', 'size', 'urls', 'data', 'platform'])
-    )
-    select 'a name occurs twice in one object, or in letters that are not its own'
-    from object as o
-    cross join lateral json_object_keys(o.value) as k
-    left join known as f on lower(f.name collate "C") = lower(k collate "C")
-    group by o.n, lower(k collate "C")
-    having count(*) > 1 or bool_or(k ~ '[^ -~]') or bool_or(f.name <> k)
-    limit 1
-$$;
-
-comment on function _name_flaw(json) is
-    'Whether a part of a manifest that matters has a name that can be read as another; null: no.';
+    'What is wrong with a member of a manifest that consists of descriptors; null: nothing.';
 
 
 create function _read_manifest(payload bytea)
@@ -1081,13 +1091,15 @@ begin
         document := convert_from(payload, 'UTF8')::json;
         -- The only function of json that reads all escapes: \u0000 and half surrogates are none.
         perform json_strip_nulls(document);
+        flaw := registry._name_flaw(json_build_array(document));
+        document := registry._known_members(document);
         flaw := coalesce(
+            flaw,
             registry._member_flaw(document),
             registry._descriptor_flaw(document, 'config'),
             registry._descriptor_flaw(document, 'layers'),
             registry._descriptor_flaw(document, 'manifests'),
-            registry._descriptor_flaw(document, 'subject'),
-            registry._name_flaw(document));
+            registry._descriptor_flaw(document, 'subject'));
     exception
         when data_exception or program_limit_exceeded then
             flaw := sqlerrm;
@@ -1189,7 +1201,7 @@ create function _annotations(payload bytea)
 as $$
     select case when registry._member_flaw(d.document) is null
         then (d.document -> 'annotations')::jsonb end
-    from (select convert_from(payload, 'UTF8')::json) as d(document)
+    from registry._known_members(convert_from(payload, 'UTF8')::json) as d(document)
 $$;
 
 comment on function _annotations(bytea) is
