@@ -430,7 +430,7 @@ def test_dropping_the_extension_leaves_the_registry_with_its_rows(
         assert value(conn, "select count(*) from registry.blobs") == 2
 
 
-# What a session may set. Each changes how something is read or written by a function that does not see to it.
+# What a session may set, and what changes the work of a function that does not see to it.
 HOSTILE = {
     "bytea_output": "escape",
     "standard_conforming_strings": "off",
@@ -485,8 +485,8 @@ def test_no_setting_of_a_session_changes_what_a_registry_does(
             other.push(name, "signature", ["base"], subject=image)
             assert rows(other.conn, "select registry.list_tags(%s)", name) == [("list",), ("v1",)]
             assert other.call("has_blob", name, digest_of(b"base"))
-            pulled = rows(r.conn, "select digest, payload from registry.get_manifest(%s, 'v1')", name)
-            assert (pulled[0][0], bytes(pulled[0][1])) == (image, r.payloads[image])
+            pulled = rows(r.conn, "select * from registry.get_manifest(%s, 'v1')", name)
+            assert (pulled[0][0], bytes(pulled[0][2])) == (image, r.payloads[image])
             other.call("untag", name, "list")
             r.a_day_passes()
             assert len(r.manifests()) == 2, "the list has gone, and nothing else"
@@ -500,3 +500,32 @@ def test_no_setting_of_a_session_changes_what_a_registry_does(
             assert r.manifests() == set()
             assert r.run() == {url_of(c) for c in ["config", "base", "layer", "signature"]}
             assert r.store == {} and r.blobs() == set()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_registry_refuses_transactions_whose_snapshot_is_older_than_its_locks(
+    new_database: NewDatabase, level: str
+) -> None:
+    with new_database().connect() as conn:
+        create_registry(conn, 0)
+        r = Registry(conn)
+        r.call("create_repository", "acme/app")
+        image = r.push("acme/app", "config", ["base"], "v1")
+        base = digest_of(b"base")
+        calls: list[tuple[str, list[object]]] = [
+            ("create_repository", ["acme/web"]), ("delete_repository", ["acme/app"]),
+            ("has_blob", ["acme/app", base]), ("begin_blob_upload", ["acme/app", base]),
+            ("finish_blob_upload", ["acme/app", base, 4]), ("link_blob", ["acme/app", base]),
+            ("unlink_blob", ["acme/app", base]), ("untag", ["acme/app", "v1"]),
+            ("tag", ["acme/app", "v2", image]), ("delete_manifest", ["acme/app", image]),
+            ("put_manifest", ["acme/app", r.payloads[image]]),
+        ]
+        for function, arguments in calls:
+            execute(conn, f"begin isolation level {level}")
+            with pytest.raises(psycopg.DatabaseError) as refused:
+                r.call(function, *arguments)
+            assert refused.value.sqlstate == "ZR013", function
+            execute(conn, "rollback")
+        execute(conn, f"begin isolation level {level}")
+        assert rows(conn, "select registry.list_tags('acme/app')") == [("v1",)], "reading is fine"
+        execute(conn, "commit")

@@ -75,3 +75,14 @@ select is(test.live(), 'acme/app image, acme/app signature, base, config of imag
     'whoever may create things in the schema does not change what the registry does');
 select is_empty('select * from test.caught', 'and nothing of theirs is ever called');
 rollback to attacks;
+
+-- What is left of a push is what it has written.
+savepoint attacks;
+select registry.create_repository('acme/app'), test.upload('acme/app', 'config of image') \g /dev/null
+create table test.locks as
+select count(*) as before from pg_locks where locktype = 'advisory' and pid = pg_backend_pid();
+select test.put('acme/app', 'image', '{}', 'v1'), test.put('acme/app', 'image', '{}', 'v2') \g /dev/null
+select is((select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),
+    before, 'put_manifest leaves no advisory lock') from test.locks;
+select is_empty('select * from registry.pushes', 'and no row where pushes meet');
+rollback to attacks;

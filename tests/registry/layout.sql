@@ -14,6 +14,18 @@ select is_empty($$select p.oid::regprocedure from pg_proc as p
     'every function looks for names in pg_catalog, and pg_temp last, and nowhere else, or has '
     'looked when it was created');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
+    cross join lateral regexp_split_to_table(p.prosrc, '\n') as line
+    where p.pronamespace = 'registry'::regnamespace and p.prosqlbody is null
+        and ltrim(line) not like '--%' and strpos(line, chr(92)) > 0$$,
+    'no function has a backslash, which standard_conforming_strings would change');
+select is_empty($$select p.oid::regprocedure from pg_proc as p
+    where p.pronamespace = 'registry'::regnamespace
+        and p.prosrc ~ '\mnow\(|current_timestamp|pg_advisory|::text'
+        and p.proname not in ('_set_tag', 'put_manifest', 'put_image', 'put_list',
+            'finish_blob_upload')$$,
+    'no function tells the time by when the transaction began, takes an advisory lock, or prints '
+    'a value');
+select is_empty($$select p.oid::regprocedure from pg_proc as p
     where p.pronamespace = 'registry'::regnamespace and obj_description(p.oid, 'pg_proc') is null$$,
     'every function has a comment');
 select is_empty($$select a.attrelid::regclass, a.attname from pg_attribute as a
