@@ -1,20 +1,27 @@
 -- A container registry: its tables, its operations, and what of it is collected.
 --
--- gc.create_registry runs this in a schema of its own, with the search_path set to it, and every
--- function keeps that path, or has found its names by it when it was created. {store} and
--- {partitions} stand for what it was told, and with partitions the comments "partition by" count.
+-- gc.create_registry runs this in a schema of its own, with the search_path set to it. Functions do
+-- not have it in theirs: somebody else may be allowed to create things there. They name what is the
+-- registry's, as registry.blobs, which stands for the schema that was asked for. {store} and
+-- {partitions} stand for what was told, and with partitions the comments "partition by" count.
 -- Of garbage collection there is nothing here but three calls of gc.track, at the end.
 --
 -- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs. All
--- of that is foreign keys. An operation therefore locks what it is about to refer to (for key
--- share): a review skips what is locked, and what a review has locked is waited for, and is then
--- there or not. Every operation starts from an active repository.
+-- of that is foreign keys. An operation therefore locks what it is about to refer to or to rely on
+-- (for key share): a review skips what is locked, and what a review, or another operation, has
+-- locked is waited for, and is then there or not. So no foreign key ever fails. Every operation
+-- starts from an active repository. The order of locks: the repository, pushes (lower digests
+-- first), blobs, then their links, manifests, tags.
+--
+-- No setting of a session changes what a function does: there is no backslash in a plain literal,
+-- and no cast of bytea or of an interval to text. Times that protect are told by the clock.
 --
 -- Errors have the SQLSTATE class ZR, with the numbers that the OCI distribution specification has:
 --   ZR001 blob unknown            ZR006 manifest invalid     ZR010 size invalid
 --   ZR003 blob upload unknown     ZR007 manifest unknown     ZR012 denied: still in use
 --   ZR004 digest invalid          ZR008 name invalid         ZR020 tag invalid
 --   ZR005 manifest blob unknown   ZR009 name unknown         ZR021 name taken
+--                                 ZR013 unsupported
 
 
 -- Digests --------------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ create table repositories (
     path text collate "C" not null,
     state text not null default 'active'
         constraint repositories_state_known check (state in ('initial', 'active', 'deleting')),
-    created_at timestamptz not null default now(),
+    created_at timestamptz not null default clock_timestamp(),
     constraint repositories_pkey primary key (namespace_id, id)
 );
 create unique index repositories_path_key on repositories (path) where state <> 'deleting';
@@ -296,6 +303,21 @@ comment on column tags.created_at is 'When it was first set.';
 comment on column tags.updated_at is 'When it was last set to another manifest.';
 
 
+-- A manifest and its subject may be pushed at once, neither seeing the other: they meet here. Each
+-- inserts its digest and its subject's and deletes them at once. Who inserts the same digest waits
+-- for the end of that transaction, as for any unique key, and then sees what it has done.
+create unlogged table pushes (
+    repository_id bigint not null,
+    digest bytea not null,
+    constraint pushes_pkey primary key (repository_id, digest)
+);
+
+comment on table pushes is
+    'Where pushes of a manifest, its subject and its referrers wait for each other. Always empty.';
+comment on column pushes.repository_id is 'The repository.';
+comment on column pushes.digest is 'What is pushed, or what that is about.';
+
+
 -- Partitions -----------------------------------------------------------------------------------
 -- In a schema of their own, so that \dt shows tables.
 
@@ -325,7 +347,7 @@ create function _refuse(code text, message text, detail text, hint text)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise '%', message using errcode = code, detail = detail, hint = hint;
@@ -340,14 +362,14 @@ create function digest_bytes(digest text)
     returns bytea
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if digest ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$' then
-        return case left(digest, 7) when 'sha256:' then '\x01'::bytea else '\x02'::bytea end
-            || decode(substr(digest, 8), 'hex');
+        return decode(case left(digest, 7) when 'sha256:' then '01' else '02' end
+            || substr(digest, 8), 'hex');
     end if;
-    perform _refuse('ZR004', 'this is not a digest', coalesce(left(digest, 200), 'null'),
+    perform registry._refuse('ZR004', 'this is not a digest', coalesce(left(digest, 200), 'null'),
         'Write it as sha256: and 64 hexadecimal digits, or sha512: and 128, in lower case.');
     return null;
 end;
@@ -363,7 +385,7 @@ create function is_abandoned(state text, created_at timestamptz, at timestamptz 
     language sql
     stable
     parallel safe
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select state = 'deleting' or state = 'initial' and created_at <= at - interval '2 minutes'
 $$;
@@ -376,20 +398,37 @@ create function _require_name(name text)
     returns void
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if length(name) <= 255
-        and name ~ '^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$'
+    if (case when octet_length(name) <= 255 then
+        name ~ '^[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*)*$' end)
     then
         return;
     end if;
-    perform _refuse('ZR008', 'a repository cannot be called so', coalesce(left(name, 300), 'null'),
+    perform registry._refuse('ZR008', 'a repository cannot be called so',
+        coalesce(left(name, 300), 'null'),
         'Use parts like acme/app, of lowercase letters, digits, and . _ - between them.');
 end;
 $$;
 
 comment on function _require_name(text) is 'Raises ZR008 for what is not a repository''s name.';
+
+
+create function _refuse_unknown_repository(repository text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._refuse('ZR009', format('there is no repository "%s"', left(repository, 300)),
+        'It was never created, or is not filled yet, or has been deleted.',
+        format('select create_repository(%L);', split_part(left(repository, 300), '@', 1)));
+end;
+$$;
+
+comment on function _refuse_unknown_repository(text) is 'Raises ZR009.';
 
 
 -- acme/app is the active repository of that name. acme/app@17 is the one with that id, also while
@@ -398,25 +437,23 @@ create function find_repository(repository text)
     returns repositories
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    parts text[] := regexp_match(repository, '^(.*?)(?:@([0-9]{1,18}))?$');
-    r repositories;
+    parts text[] := regexp_match(left(repository, 300), '^([^@]*)(?:@([1-9][0-9]{0,17}))?$');
+    r registry.repositories;
 begin
-    perform _require_name(parts[1]);
+    perform registry._require_name(coalesce(parts[1], repository));
     select o.* into r
-    from repositories as o
+    from registry.repositories as o
     where o.path = parts[1] and o.state <> 'deleting'
         and case
             when parts[2] is null then o.state = 'active'
             else o.id = parts[2]::bigint
-                and not is_abandoned(o.state, o.created_at, clock_timestamp())
+                and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
         end;
     if not found then
-        perform _refuse('ZR009', format('there is no repository "%s"', repository),
-            'It was never created, or is not filled yet, or has been deleted.',
-            format('select create_repository(%L);', parts[1]));
+        perform registry._refuse_unknown_repository(repository);
     end if;
     return r;
 end;
@@ -426,24 +463,46 @@ comment on function find_repository(text) is
     'The active repository of this name; raises ZR009 if there is none. name@id: exactly that one.';
 
 
+-- With an older snapshot, what was locked a moment ago would not be seen.
+create function _require_read_committed()
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform registry._refuse('ZR013', 'a registry works in READ COMMITTED only',
+            format('The transaction is %s.', current_setting('transaction_isolation')),
+            'set transaction isolation level read committed;');
+    end if;
+end;
+$$;
+
+comment on function _require_read_committed() is
+    'Raises ZR013 in a transaction of another isolation level.';
+
+
 create function _enter(repository text)
     returns repositories
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories;
 begin
-    -- Against the collector, which locks it to empty it: that may have begun meanwhile, so the time
-    -- is told by the clock and not by when the transaction began.
-    perform from repositories as o
-    where o.namespace_id = r.namespace_id and o.id = r.id
-        and not is_abandoned(o.state, o.created_at, clock_timestamp())
-    for key share;
-    if not found then
-        return _enter(repository);
-    end if;
+    perform registry._require_read_committed();
+    loop
+        r := registry.find_repository(repository);
+        -- Against the collector, which locks it to empty it: that may have begun meanwhile, so the
+        -- time is told by the clock and not by when the transaction began.
+        perform from registry.repositories as o
+        where o.namespace_id = r.namespace_id and o.id = r.id
+            and not registry.is_abandoned(o.state, o.created_at, clock_timestamp())
+        for key share;
+        exit when found;
+    end loop;
     return r;
 end;
 $$;
@@ -452,30 +511,54 @@ comment on function _enter(text) is
     'The repository, as find_repository finds it, locked so that it stays until the commit.';
 
 
+create function _lock_namespace(name text)
+    returns bigint
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    namespace_id bigint;
+begin
+    loop
+        select n.id into namespace_id from registry.namespaces as n
+        where n.name = _lock_namespace.name
+        for key share;
+        exit when found;
+        insert into registry.namespaces (name) values (name) on conflict do nothing;
+    end loop;
+    return namespace_id;
+end;
+$$;
+
+comment on function _lock_namespace(text) is
+    'The id of a namespace, which is created if it is not there, locked so that it stays.';
+
+
 create function create_repository(repository text, state text default 'active')
     returns text
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    namespace text := split_part(repository, '/', 1);
     created bigint;
 begin
-    perform _require_name(repository);
-    update repositories as r
+    perform registry._require_name(repository);
+    perform registry._require_read_committed();
+    update registry.repositories as r
     set state = 'deleting'
-    where r.path = repository and r.state = 'initial' and is_abandoned(r.state, r.created_at);
-    insert into namespaces (name) values (namespace) on conflict do nothing;
-    insert into repositories (namespace_id, path, state)
-    select n.id, repository, create_repository.state from namespaces as n where n.name = namespace
+    where r.path = repository and r.state = 'initial'
+        and registry.is_abandoned(r.state, r.created_at, clock_timestamp());
+    insert into registry.repositories (namespace_id, path, state)
+    values (registry._lock_namespace(split_part(repository, '/', 1)), repository, state)
     on conflict do nothing
     returning id into created;
     if not found then
-        perform _refuse('ZR021', format('there is a repository "%s" already', repository),
+        perform registry._refuse('ZR021', format('there is a repository "%s" already', repository),
             'Or one is being filled at this moment.', 'Use it, or delete it first.');
     end if;
-    return repository || '@' || created;
+    return format('%s@%s', repository, created);
 end;
 $$;
 
@@ -484,16 +567,23 @@ comment on function create_repository(text, text) is
     'until activate_repository; it has 2 minutes for that.';
 
 
+-- Another may have found that it was not filled in time, and deleted it.
 create function activate_repository(repository text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
 begin
-    update repositories as o
+    perform from registry.repositories as o
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting'
+    for no key update;
+    if not found then
+        perform registry._refuse_unknown_repository(repository);
+    end if;
+    update registry.repositories as o
     set state = 'active'
     where o.namespace_id = r.namespace_id and o.id = r.id and o.state = 'initial';
 end;
@@ -507,14 +597,17 @@ create function delete_repository(repository text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
 begin
-    update repositories as o
+    update registry.repositories as o
     set state = 'deleting'
-    where o.namespace_id = r.namespace_id and o.id = r.id;
+    where o.namespace_id = r.namespace_id and o.id = r.id and o.state <> 'deleting';
+    if not found then
+        perform registry._refuse_unknown_repository(repository);
+    end if;
 end;
 $$;
 
@@ -526,12 +619,12 @@ create function list_repositories(n integer default null, last text default null
     returns setof text
     language sql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select r.path from repositories as r
+    select r.path from registry.repositories as r
     where r.state = 'active' and (last is null or r.path > last)
     order by r.path
-    limit n
+    limit case when n < 0 then 0 else n end
 $$;
 
 comment on function list_repositories(integer, text) is
@@ -540,41 +633,68 @@ comment on function list_repositories(integer, text) is
 
 -- Blobs ----------------------------------------------------------------------------------------
 
+create function _blob_key(digest bytea)
+    returns text
+    language sql
+    immutable
+    parallel safe
+    return E'\\x' || encode(digest, 'hex');
+
+comment on function _blob_key(bytea) is
+    'A blob''s key as blobgc has it, whatever a session''s bytea_output is.';
+
+
 create function begin_blob_upload(
-    repository text, digest text, wait interval default '5 seconds'
+    repository text, digest text, wait interval default '5 seconds', upload text default null
 )
     returns text
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    key bytea := digest_bytes(digest);
+    key bytea := registry.digest_bytes(digest);
+    url text := registry.blob_url(key);
 begin
-    perform _enter(repository);
-    perform gc.begin_upload('blob', key::text, blob_url(key), wait);
-    return blob_url(key);
+    perform registry._enter(repository);
+    perform gc.begin_upload('blob', registry._blob_key(key), url, wait, upload => upload);
+    return url;
 end;
 $$;
 
-comment on function begin_blob_upload(text, text, interval) is
+comment on function begin_blob_upload(text, text, interval, text) is
     'Says that a blob is about to be written, and returns where to. Waits for one that is being '
-    'deleted; raises ZG001 when that takes too long.';
+    'deleted; raises ZG001 when that takes too long. Give each upload a name of its own.';
+
+
+create function _refuse_unknown_blob(r repositories, digest bytea)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._refuse('ZR001',
+        format('"%s" has no blob %s', r.path, registry.digest_text(digest)),
+        'It never had it, or the blob has been collected.', 'Upload or mount it.');
+end;
+$$;
+
+comment on function _refuse_unknown_blob(repositories, bytea) is 'Raises ZR001.';
 
 
 create function _require_blob(r repositories, digest bytea)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform from repository_blobs as l
+    perform from registry.repository_blobs as l
     where l.namespace_id = r.namespace_id and l.repository_id = r.id
         and l.digest = _require_blob.digest;
     if not found then
-        perform _refuse('ZR001', format('"%s" has no blob %s', r.path, digest_text(digest)),
-            'It never had it, or the blob has been collected.', 'Upload or mount it.');
+        perform registry._refuse_unknown_blob(r, digest);
     end if;
 end;
 $$;
@@ -584,21 +704,29 @@ comment on function _require_blob(repositories, bytea) is
 
 
 -- A link keeps nothing, but a manifest will follow: until then the blob is kept alive. Waits for a
--- review that has the blob, and may find it gone.
+-- review that has the blob, and may find it gone, and for whoever unlinks it.
 create function _link(r repositories, digest bytea)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not gc.keep_alive('blob', digest::text) then
-        perform _refuse('ZR001', format('there is no blob %s', digest_text(digest)),
+    if not gc.keep_alive('blob', registry._blob_key(digest)) then
+        perform registry._refuse('ZR001',
+            format('there is no blob %s', registry.digest_text(digest)),
             'It was never uploaded, or has been collected.', 'Upload it.');
     end if;
-    insert into repository_blobs (namespace_id, repository_id, digest)
-    values (r.namespace_id, r.id, digest)
-    on conflict do nothing;
+    loop
+        insert into registry.repository_blobs (namespace_id, repository_id, digest)
+        values (r.namespace_id, r.id, digest)
+        on conflict do nothing;
+        exit when found;
+        perform from registry.repository_blobs as l
+        where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = _link.digest
+        for key share;
+        exit when found;
+    end loop;
 end;
 $$;
 
@@ -611,20 +739,23 @@ create function _add_blob(digest bytea, size bigint, media_type text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     known bigint;
 begin
     loop
-        insert into blobs (digest, size, media_type) values (digest, size, media_type)
+        insert into registry.blobs (digest, size, media_type) values (digest, size, media_type)
         on conflict do nothing;
-        select b.size into known from blobs as b where b.digest = _add_blob.digest for key share;
+        select b.size into known from registry.blobs as b
+        where b.digest = _add_blob.digest
+        for key share;
         exit when found;
     end loop;
     if known <> size then
-        perform _refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
-            digest_text(digest), known, size), 'Find out which of the two is not that blob.');
+        perform registry._refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
+            registry.digest_text(digest), known, size),
+            'Find out which of the two is not that blob.');
     end if;
 end;
 $$;
@@ -633,45 +764,69 @@ comment on function _add_blob(bytea, bigint, text) is
     'Inserts a blob that may be there already; raises ZR010 if that one has another size.';
 
 
+create function _refuse_upload(digest text, upload text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._refuse('ZR003',
+        format('no upload %sof %s was begun', quote_literal(left(upload, 100)) || ' ', digest),
+        'Or it took longer than gc.settings.upload_timeout, or is finished.',
+        'Call begin_blob_upload with a new name for the upload, write the object again, and '
+        'finish then, with that name.');
+end;
+$$;
+
+comment on function _refuse_upload(text, text) is 'Raises ZR003.';
+
+
 create function finish_blob_upload(
     repository text, digest text, size bigint,
-    media_type text default 'application/octet-stream'
+    media_type text default 'application/octet-stream', upload text default null
 )
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    key bytea := digest_bytes(digest);
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
     if coalesce(size < 0, true) then
-        perform _refuse('ZR010', 'a size is a number of bytes', coalesce(size::text, 'null'),
+        perform registry._refuse('ZR010', 'a size is a number of bytes',
+            coalesce(size::text, 'null'),
             'Count the bytes that were written.');
     end if;
-    perform _add_blob(key, size, media_type);
-    perform _link(r, key);
-    if not gc.end_upload('blob', key::text) then
-        perform _refuse('ZR003', format('no upload of %s was begun', digest),
-            'Or it took longer than gc.settings.upload_timeout.',
-            'Call begin_blob_upload, write the object again, and finish then.');
+    begin
+        perform registry._add_blob(key, size, coalesce(media_type, 'application/octet-stream'));
+    exception
+        -- Nobody has announced it, and gc.settings.strict_uploads is on.
+        when sqlstate 'ZG002' then
+            perform registry._refuse_upload(digest, upload);
+    end;
+    perform registry._link(r, key);
+    if not gc.end_upload('blob', registry._blob_key(key), upload) then
+        perform registry._refuse_upload(digest, upload);
     end if;
 end;
 $$;
 
-comment on function finish_blob_upload(text, text, bigint, text) is
-    'Says that the blob is written. It is linked, and reviewed if no manifest uses it in a day.';
+comment on function finish_blob_upload(text, text, bigint, text, text) is
+    'Says that the blob is written, by the upload of that name. It is linked, and reviewed if no '
+    'manifest uses it in a day. Raises ZR003 for an upload that was not begun, or has timed out.';
 
 
 create function link_blob(repository text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _link(_enter(repository), digest_bytes(digest));
+    perform registry._link(registry._enter(repository), registry.digest_bytes(digest));
 end;
 $$;
 
@@ -683,11 +838,11 @@ create function mount_blob(repository text, digest text, source text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _require_blob(find_repository(source), digest_bytes(digest));
-    perform _link(_enter(repository), digest_bytes(digest));
+    perform registry._require_blob(registry.find_repository(source), registry.digest_bytes(digest));
+    perform registry._link(registry._enter(repository), registry.digest_bytes(digest));
 end;
 $$;
 
@@ -699,25 +854,31 @@ create function unlink_blob(repository text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    key bytea := digest_bytes(digest);
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
-    perform _require_blob(r, key);
+    -- Whoever pushes a manifest locks the links that it needs: it is before this, or too late.
+    perform from registry.repository_blobs as l
+    where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
+    for update;
+    if not found then
+        perform registry._refuse_unknown_blob(r, key);
+    end if;
     if exists (
-        select from layers as l
+        select from registry.layers as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
     ) or exists (
-        select from manifests as m
+        select from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.configuration_blob_digest = key
     ) then
-        perform _refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest),
+        perform registry._refuse('ZR012', format('a manifest of "%s" uses %s', r.path, digest),
             'It could not be pulled any more.', 'Delete the manifest first.');
     end if;
-    delete from repository_blobs as l
+    delete from registry.repository_blobs as l
     where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key;
 end;
 $$;
@@ -730,16 +891,16 @@ create function has_blob(repository text, digest text)
     returns boolean
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    key bytea := digest_bytes(digest);
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
     return exists (
-        select from repository_blobs as l
+        select from registry.repository_blobs as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.digest = key
-    ) and gc.keep_alive('blob', key::text);
+    ) and gc.keep_alive('blob', registry._blob_key(key));
 end;
 $$;
 
@@ -752,14 +913,14 @@ create function get_blob(
 )
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    key bytea := digest_bytes(digest);
+    key bytea := registry.digest_bytes(digest);
 begin
-    perform _require_blob(find_repository(repository), key);
-    select blob_url(b.digest), b.size, b.media_type into url, size, media_type
-    from blobs as b
+    perform registry._require_blob(registry.find_repository(repository), key);
+    select registry.blob_url(b.digest), b.size, b.media_type into url, size, media_type
+    from registry.blobs as b
     where b.digest = key;
 end;
 $$;
@@ -769,7 +930,9 @@ comment on function get_blob(text, text) is
 
 
 -- Reading a manifest ---------------------------------------------------------------------------
--- Nothing in it is believed. What is not understood is refused, never skipped.
+-- Nothing in it is believed. What is not understood is refused, never skipped. It is read as json,
+-- which is text that has been checked: no number is ever converted that is not a size, a value is
+-- looked at after its type, and messages do not repeat what is in it. So it costs its length.
 
 create type _descriptor as (position integer, digest bytea, size bigint, media_type text);
 
@@ -780,10 +943,10 @@ create function _refuse_manifest(reason text)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _refuse('ZR006', 'this manifest is not valid', reason,
+    perform registry._refuse('ZR006', 'this manifest is not valid', left(reason, 500),
         'Push an OCI image manifest or index, or a Docker manifest or list of schema version 2.');
 end;
 $$;
@@ -791,65 +954,158 @@ $$;
 comment on function _refuse_manifest(text) is 'Raises ZR006.';
 
 
--- Two readers may disagree about a name that occurs twice, or twice but for its case: who pulls
--- would get other layers than those that are kept.
-create function _has_ambiguous_names(document json)
-    returns boolean
+create function _known_members(document json)
+    returns json
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select exists (
-        select
-        from (
-            select document
-            union all
-            select document -> m from unnest(array['config', 'subject']) as m
-            union all
-            select e
-            from unnest(array['layers', 'manifests']) as m
-            cross join lateral json_array_elements(
-                case json_typeof(document -> m) when 'array' then document -> m end) as e
-        ) as o(object)
-        where json_typeof(o.object) = 'object' and (
-            select count(distinct lower(k)) < count(*) from json_object_keys(o.object) as k
-        )
-    )
+    select json_object_agg(m.key, m.value)
+    from json_each(document) as m
+    where m.key in ('schemaVersion', 'mediaType', 'artifactType', 'config', 'layers', 'manifests',
+        'subject', 'annotations')
 $$;
 
-comment on function _has_ambiguous_names(json) is
-    'Whether a part of a manifest that matters gives one name two values.';
+comment on function _known_members(json) is
+    'What of a manifest is looked at. The rest is not read again; null: there is nothing.';
+
+
+create function _member_flaw(document json)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when document is null then 'it is empty'
+        when json_typeof(document -> 'schemaVersion') is distinct from 'number'
+            or document ->> 'schemaVersion' <> '2' then 'its schemaVersion is not 2'
+        when json_typeof(document -> 'mediaType') not in ('string', 'null')
+            or json_typeof(document -> 'artifactType') not in ('string', 'null')
+            then 'its media type and artifact type must be strings'
+        when json_typeof(document -> 'subject') not in ('object', 'null')
+            then 'its subject must be one'
+        when json_typeof(document -> 'annotations') not in ('object', 'null')
+            then 'its annotations must be an object'
+        when json_typeof(document -> 'annotations') = 'object' and exists (
+            select from json_each(document -> 'annotations') as a
+            where json_typeof(a.value) <> 'string'
+        ) then 'its annotations must be strings'
+    end
+$$;
+
+comment on function _member_flaw(json) is
+    'What is wrong with the types of a manifest''s members; null: nothing.';
+
+
+create function _listed(document json, member text)
+    returns json
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case json_typeof(document -> member)
+        when 'array' then document -> member
+        when 'object' then json_build_array(document -> member)
+        else '[]'
+    end
+$$;
+
+comment on function _listed(json, text) is
+    'A member of a manifest as an array: of one if it is an object, of none if it is neither.';
+
+
+-- Two readers may disagree about a name that occurs twice, or is one of ours but for its case or
+-- for letters that somebody takes for the same: who pulls would get other layers than those that
+-- are kept. So the names that matter are written as they are, once, and all others in ASCII.
+create function _name_flaw(objects json)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with known(name) as (
+        select unnest(array['schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
+            'manifests', 'subject', 'annotations', 'digest', 'size', 'urls', 'data', 'platform'])
+    )
+    select 'a name occurs twice in one object, or in letters that are not its own'
+    from json_array_elements(objects) with ordinality as o(value, n)
+    cross join lateral json_object_keys(o.value) as k
+    left join known as f on lower(f.name collate "C") = lower(k collate "C")
+    group by o.n, lower(k collate "C")
+    having count(*) > 1 or bool_or(k ~ '[^ -~]') or bool_or(f.name <> k)
+    limit 1
+$$;
+
+comment on function _name_flaw(json) is
+    'Whether one of these objects has a name that can be read as another; null: no.';
+
+
+create function _descriptor_flaw(document json, member text)
+    returns text
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    listed json := registry._listed(document, member);
+    wrong bigint;
+begin
+    select o.n into wrong
+    from json_array_elements(listed) with ordinality as o(e, n)
+    where not coalesce(
+        json_typeof(o.e) = 'object'
+        and json_typeof(o.e -> 'mediaType') = 'string'
+        and json_typeof(o.e -> 'digest') = 'string'
+        and json_typeof(o.e -> 'size') = 'number'
+        and o.e ->> 'digest' ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$'
+        and o.e ->> 'size' ~ '^(0|[1-9][0-9]{0,14})$',
+        false)
+    limit 1;
+    if wrong is not null then
+        return format('%s: number %s lacks a media type, a digest, or a size below 10^15',
+            member, wrong);
+    end if;
+    return registry._name_flaw(listed);
+end;
+$$;
+
+comment on function _descriptor_flaw(json, text) is
+    'What is wrong with a member of a manifest that consists of descriptors; null: nothing.';
 
 
 create function _read_manifest(payload bytea)
-    returns jsonb
+    returns json
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    text text;
-    document jsonb;
+    document json;
     flaw text;
 begin
     if coalesce(octet_length(payload) > 4194304, true) then
-        perform _refuse_manifest('it is bigger than 4 MiB, or null');
+        perform registry._refuse_manifest('it is bigger than 4 MiB, or null');
     end if;
     begin
-        text := convert_from(payload, 'UTF8');
-        document := text::jsonb;
-        if _has_ambiguous_names(text::json) then
-            flaw := 'a name occurs twice in one object';
-        end if;
+        document := convert_from(payload, 'UTF8')::json;
+        -- The only function of json that reads all escapes: \u0000 and half surrogates are none.
+        perform json_strip_nulls(document);
+        flaw := registry._name_flaw(json_build_array(document));
+        document := registry._known_members(document);
+        flaw := coalesce(
+            flaw,
+            registry._member_flaw(document),
+            registry._descriptor_flaw(document, 'config'),
+            registry._descriptor_flaw(document, 'layers'),
+            registry._descriptor_flaw(document, 'manifests'),
+            registry._descriptor_flaw(document, 'subject'));
     exception
         when data_exception or program_limit_exceeded then
             flaw := sqlerrm;
     end;
-    if flaw is null and document -> 'schemaVersion' is distinct from '2' then
-        flaw := 'its schemaVersion is not 2';
-    end if;
     if flaw is not null then
-        perform _refuse_manifest(flaw);
+        perform registry._refuse_manifest(flaw);
     end if;
     return document;
 end;
@@ -863,7 +1119,7 @@ create function _is_list(media_type text)
     returns boolean
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select case
         when media_type in (
@@ -881,11 +1137,11 @@ comment on function _is_list(text) is
 
 -- A document that looks like both an image and a list means what its media type says to one reader,
 -- and the other to the next.
-create function _media_type(document jsonb, said text)
+create function _media_type(document json, said text)
     returns text
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     written text := document ->> 'mediaType';
@@ -896,76 +1152,60 @@ declare
     end);
 begin
     if written <> said then
-        perform _refuse_manifest(format('it is %s and was said to be %s', written, said));
-    elsif _is_list(media_type) is distinct from is_list then
-        perform _refuse_manifest(format('%s does not fit what it contains', media_type));
+        perform registry._refuse_manifest(format('it is %s and was said to be %s',
+            left(written, 200), left(said, 200)));
+    elsif registry._is_list(media_type) is distinct from is_list then
+        perform registry._refuse_manifest(
+            format('%s does not fit what it contains', left(media_type, 200)));
     elsif is_list and (document -> 'layers' is not null or document -> 'config' is not null)
-        or jsonb_typeof(document -> case when is_list then 'manifests' else 'layers' end)
+        or json_typeof(document -> case when is_list then 'manifests' else 'layers' end)
             is distinct from 'array'
-        or not is_list and jsonb_typeof(document -> 'config') is distinct from 'object'
+        or not is_list and json_typeof(document -> 'config') is distinct from 'object'
     then
-        perform _refuse_manifest('it must be either a configuration with layers, or a list');
-    elsif jsonb_typeof(document -> 'subject') not in ('object', 'null') then
-        perform _refuse_manifest('its subject must be one');
+        perform registry._refuse_manifest(
+            'it must be either a configuration with layers, or a list');
     end if;
     return media_type;
 end;
 $$;
 
-comment on function _media_type(jsonb, text) is
+comment on function _media_type(json, text) is
     'What kind of manifest it is; raises ZR006 if what it says of itself does not fit.';
 
 
-create function _is_descriptor(value jsonb)
-    returns boolean
-    language sql
-    immutable
-    set search_path from current
-as $$
-    select coalesce(
-        jsonb_typeof(value) = 'object'
-        and jsonb_typeof(value -> 'mediaType') = 'string'
-        and jsonb_typeof(value -> 'digest') = 'string'
-        and value ->> 'digest' ~ '^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$'
-        and case when jsonb_typeof(value -> 'size') = 'number' then
-            (value -> 'size')::numeric between 0 and 1125899906842624
-            and scale((value -> 'size')::numeric) = 0
-        end,
-        false)
-$$;
-
-comment on function _is_descriptor(jsonb) is
-    'Whether this has a media type, a digest, and a size between nothing and a pebibyte.';
-
-
-create function _descriptors(document jsonb, member text)
+create function _descriptors(document json, member text)
     returns _descriptor[]
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-declare
-    listed jsonb := coalesce(nullif(document -> member, 'null'), '[]');
-    wrong jsonb;
 begin
-    if jsonb_typeof(listed) <> 'array' then
-        listed := jsonb_build_array(listed);
-    end if;
-    select e into wrong from jsonb_array_elements(listed) as e where not _is_descriptor(e) limit 1;
-    if found then
-        perform _refuse_manifest(format('%s: %s', member, left(wrong::text, 200)));
-    end if;
     return array(
-        select row(n, digest_bytes(e ->> 'digest'), (e -> 'size')::bigint, e ->> 'mediaType')
-            ::_descriptor
-        from jsonb_array_elements(listed) with ordinality as o(e, n)
-        order by n
+        select row(o.n, registry.digest_bytes(o.e ->> 'digest'), (o.e ->> 'size')::bigint,
+            o.e ->> 'mediaType')::registry._descriptor
+        from json_array_elements(registry._listed(document, member)) with ordinality as o(e, n)
+        order by o.n
     );
 end;
 $$;
 
-comment on function _descriptors(jsonb, text) is
-    'What a member of a manifest refers to; raises ZR006 for what is not a reference.';
+comment on function _descriptors(json, text) is
+    'What a member of a manifest refers to.';
+
+
+create function _annotations(payload bytea)
+    returns jsonb
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when registry._member_flaw(d.document) is null
+        then (d.document -> 'annotations')::jsonb end
+    from registry._known_members(convert_from(payload, 'UTF8')::json) as d(document)
+$$;
+
+comment on function _annotations(bytea) is
+    'The annotations of a manifest; null if they are not strings.';
 
 
 -- Manifests ------------------------------------------------------------------------------------
@@ -974,7 +1214,7 @@ create function _is_foreign(media_type text)
     returns boolean
     language sql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select media_type like 'application/vnd.oci.image.layer.nondistributable.%'
         or media_type like 'application/vnd.docker.image.rootfs.foreign.%'
@@ -984,38 +1224,39 @@ comment on function _is_foreign(text) is
     'Whether layers of this media type are pulled from elsewhere, and need not be pushed.';
 
 
--- Locks them all, so that a review leaves them alone until their references are committed.
+-- Locks them all, so that a review leaves them alone until their references are committed, and so
+-- that nobody unlinks them.
 create function _lock_blobs(r repositories, wanted _descriptor[])
     returns _descriptor[]
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     d record;
-    present _descriptor[] := array[]::_descriptor[];
+    present registry._descriptor[] := array[]::registry._descriptor[];
 begin
     for d in
         select w as descriptor, w.digest, w.media_type, w.size, b.size as known
         from unnest(wanted) as w
         left join lateral (
-            select o.size from blobs as o
+            select o.size
+            from registry.blobs as o
+            join registry.repository_blobs as l on l.digest = o.digest
             where o.digest = w.digest
-                and exists (
-                    select from repository_blobs as l
-                    where l.namespace_id = r.namespace_id and l.repository_id = r.id
-                        and l.digest = w.digest
-                )
-            for key share
+                and l.namespace_id = r.namespace_id and l.repository_id = r.id
+            for key share of o, l
         ) as b on true
     loop
         if d.known is not null and d.known <> d.size then
-            perform _refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
-                digest_text(d.digest), d.known, d.size), 'Write its true size in the manifest.');
+            perform registry._refuse('ZR010', 'a blob has one size',
+                format('%s has %s bytes, not %s.', registry.digest_text(d.digest), d.known, d.size),
+                'Write its true size in the manifest.');
         elsif d.known is not null then
             present := present || d.descriptor;
-        elsif not _is_foreign(d.media_type) then
-            perform _refuse('ZR005', format('"%s" has no blob %s', r.path, digest_text(d.digest)),
+        elsif not registry._is_foreign(d.media_type) then
+            perform registry._refuse('ZR005',
+                format('"%s" has no blob %s', r.path, registry.digest_text(d.digest)),
                 'The manifest refers to it.', 'Upload or mount it, and push the manifest again.');
         end if;
     end loop;
@@ -1032,7 +1273,7 @@ create function _lock_children(r repositories, wanted _descriptor[])
     returns bigint[]
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     d record;
@@ -1042,15 +1283,15 @@ begin
         select w.digest, m.id
         from unnest(wanted) as w
         left join lateral (
-            select o.id from manifests as o
+            select o.id from registry.manifests as o
             where o.namespace_id = r.namespace_id and o.repository_id = r.id
                 and o.digest = w.digest
             for key share
         ) as m on true
     loop
         if d.id is null then
-            perform _refuse('ZR005',
-                format('"%s" has no manifest %s', r.path, digest_text(d.digest)),
+            perform registry._refuse('ZR005',
+                format('"%s" has no manifest %s', r.path, registry.digest_text(d.digest)),
                 'The list refers to it.', 'Push it, and push the list again.');
         end if;
         present := present || d.id;
@@ -1067,11 +1308,11 @@ create function _lock_manifest(r repositories, digest bytea)
     returns bigint
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (
-        select m.id from manifests as m
+        select m.id from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
             and m.digest = _lock_manifest.digest
         for key share
@@ -1087,10 +1328,11 @@ create function _refuse_unknown_manifest(r repositories, reference text)
     returns void
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform _refuse('ZR007', format('"%s" has no manifest %s', r.path, reference),
+    perform registry._refuse('ZR007',
+        format('"%s" has no manifest %s', r.path, left(reference, 200)),
         'It was never pushed there, or has been deleted or collected.', 'Push it.');
 end;
 $$;
@@ -1098,108 +1340,196 @@ $$;
 comment on function _refuse_unknown_manifest(repositories, text) is 'Raises ZR007.';
 
 
--- A manifest and its subject may be pushed at once, neither seeing the other: whoever comes second
--- waits here, and then sees the first. The one lock is taken for what is pushed, the other,
--- shared, for what it is about.
-create function _await_relatives(r repositories, digest bytea, subject bytea)
+create function _await_pushes(r repositories, digests bytea[])
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    own bigint := hashtextextended(digest::text, r.id);
-    other bigint := hashtextextended(subject::text, r.id);
+    met bytea;
 begin
-    if other < own then
-        perform pg_advisory_xact_lock_shared(other);
-    end if;
-    perform pg_advisory_xact_lock(own);
-    if other > own then
-        perform pg_advisory_xact_lock_shared(other);
+    for met in select distinct d from unnest(digests) as d where d is not null order by d loop
+        insert into registry.pushes (repository_id, digest) values (r.id, met)
+        on conflict do nothing;
+        delete from registry.pushes as p where p.repository_id = r.id and p.digest = met;
+    end loop;
+end;
+$$;
+
+comment on function _await_pushes(repositories, bytea[]) is
+    'Waits for others who push one of these manifests, or one that is about it, and lets those '
+    'wait who come later.';
+
+
+create function _lock_referrers(r repositories, digest bytea)
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select m.id from registry.manifests as m
+        where m.namespace_id = r.namespace_id and m.repository_id = r.id
+            and m.subject_digest = _lock_referrers.digest
+        for key share
+    );
+end;
+$$;
+
+comment on function _lock_referrers(repositories, bytea) is
+    'The manifests that say they are about this one, locked.';
+
+
+-- A subject keeps its referrers, and a list its children. One that keeps its own subject, directly
+-- or by way of others, would be kept by it in turn, and the two would never be collected.
+create function _refuse_circle(r repositories, subject bigint, kept bigint[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    seen bigint;
+    closed boolean;
+begin
+    with recursive reached(id) as (
+        select unnest(kept)
+        union
+        select k.id
+        from reached as f
+        cross join lateral (
+            select l.child_id from registry.manifest_references as l
+            where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.parent_id = f.id
+            union all
+            select o.manifest_id from registry.referrers as o
+            where o.namespace_id = r.namespace_id and o.repository_id = r.id
+                and o.subject_id = f.id
+        ) as k(id)
+    )
+    select count(*), bool_or(c.id = subject) into seen, closed
+    from (select f.id from reached as f limit 10001) as c;
+    if closed or seen > 10000 then
+        perform registry._refuse_manifest('its subject is among what it lists or what is about it, '
+            'or these are more than 10,000');
     end if;
 end;
 $$;
 
-comment on function _await_relatives(repositories, bytea, bytea) is
+comment on function _refuse_circle(repositories, bigint, bigint[]) is
+    'Raises ZR006 for a manifest whose subject is kept by what it keeps itself.';
+
+
+-- Two that are about something and keep something could close a circle together: one by one.
+create function _await_relatives(r repositories, document json, digest bytea, subject bytea)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform registry._await_pushes(r, array[digest, subject]);
+    if subject is not null and (
+        json_array_length(registry._listed(document, 'manifests')) > 0
+        or exists (
+            select from registry.manifests as m
+            where m.namespace_id = r.namespace_id and m.repository_id = r.id
+                and m.subject_digest = _await_relatives.digest
+        )
+    ) then
+        -- After every digest.
+        perform registry._await_pushes(r, array[decode('ff', 'hex')]);
+    end if;
+end;
+$$;
+
+comment on function _await_relatives(repositories, json, bytea, bytea) is
     'Waits for others who push this manifest, its subject or its referrers.';
 
 
-create function _add_references(r repositories, manifest_id bigint, document jsonb)
+create function _add_references(
+    r repositories, manifest_id bigint, document json, digest bytea, subject bytea
+)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
+declare
+    children bigint[];
+    about bigint;
+    waiting bigint[];
 begin
-    insert into layers (
+    insert into registry.layers (
         namespace_id, repository_id, manifest_id, position, digest, size, media_type
     )
     select r.namespace_id, r.id, manifest_id, d.position, d.digest, d.size, d.media_type
-    from unnest(_lock_blobs(r, _descriptors(document, 'layers'))) as d;
+    from unnest(registry._lock_blobs(r, registry._descriptors(document, 'layers'))) as d;
 
-    insert into manifest_references (namespace_id, repository_id, parent_id, child_id)
+    children := registry._lock_children(r, registry._descriptors(document, 'manifests'));
+    about := registry._lock_manifest(r, subject);
+    waiting := registry._lock_referrers(r, digest);
+    if about is not null and cardinality(children || waiting) > 0 then
+        perform registry._refuse_circle(r, about, children || waiting);
+    end if;
+
+    insert into registry.manifest_references (namespace_id, repository_id, parent_id, child_id)
     select distinct r.namespace_id, r.id, manifest_id, c
-    from unnest(_lock_children(r, _descriptors(document, 'manifests'))) as c;
+    from unnest(children) as c;
 
-    insert into referrers (namespace_id, repository_id, subject_id, manifest_id)
-    select r.namespace_id, r.id, s.id, manifest_id
-    from unnest(_descriptors(document, 'subject')) as d
-    cross join lateral _lock_manifest(r, d.digest) as s(id)
-    where s.id is not null
-    union
-    select r.namespace_id, r.id, manifest_id, m.id
-    from manifests as p
-    join manifests as m on m.namespace_id = p.namespace_id and m.repository_id = p.repository_id
-        and m.subject_digest = p.digest
-    where p.namespace_id = r.namespace_id and p.repository_id = r.id and p.id = manifest_id;
+    insert into registry.referrers (namespace_id, repository_id, subject_id, manifest_id)
+    select r.namespace_id, r.id, about, manifest_id where about is not null
+    union all
+    select r.namespace_id, r.id, manifest_id, w from unnest(waiting) as w;
 end;
 $$;
 
-comment on function _add_references(repositories, bigint, jsonb) is
+comment on function _add_references(repositories, bigint, json, bytea, bytea) is
     'Writes down what a manifest refers to, and which manifests were waiting for it.';
 
 
 -- Null if it is there already.
 create function _add_manifest(
-    r repositories, digest bytea, media_type text, payload bytea, document jsonb
+    r repositories, digest bytea, media_type text, payload bytea, document json
 )
     returns bigint
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    config _descriptor := (_lock_blobs(r, _descriptors(document, 'config')))[1];
-    subject _descriptor := (_descriptors(document, 'subject'))[1];
-    total numeric := coalesce(config.size, 0) + (
-        select coalesce(sum(d.size), 0) from unnest(_descriptors(document, 'layers')) as d
-    );
+    subject bytea := ((registry._descriptors(document, 'subject'))[1]).digest;
+    config registry._descriptor;
+    total numeric;
     added bigint;
 begin
-    perform _await_relatives(r, digest, subject.digest);
+    perform registry._await_relatives(r, document, digest, subject);
+    config := (registry._lock_blobs(r, registry._descriptors(document, 'config')))[1];
+    total := coalesce(config.size, 0) + coalesce(
+        (select sum(d.size) from unnest(registry._descriptors(document, 'layers')) as d), 0);
     if total > 1125899906842624 then
-        perform _refuse_manifest('it is bigger than a pebibyte');
+        perform registry._refuse_manifest('it is bigger than a pebibyte');
     end if;
-    insert into manifests (
+    insert into registry.manifests (
         namespace_id, repository_id, digest, media_type, artifact_type, payload,
         configuration_blob_digest, subject_digest, total_size
     )
     values (
         r.namespace_id, r.id, digest, media_type,
         coalesce(document ->> 'artifactType', config.media_type), payload,
-        config.digest, subject.digest, total
+        config.digest, subject, total
     )
     on conflict do nothing
     returning id into added;
     if found then
-        perform _add_references(r, added, document);
+        perform registry._add_references(r, added, document, digest, subject);
     end if;
     return added;
 end;
 $$;
 
-comment on function _add_manifest(repositories, bytea, text, bytea, jsonb) is
+comment on function _add_manifest(repositories, bytea, text, bytea, json) is
     'Inserts a manifest with all it refers to; returns its id, or null if it is there already.';
 
 
@@ -1207,13 +1537,14 @@ create function _require_tag(name text)
     returns void
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if name ~ '^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$' then
         return;
     end if;
-    perform _refuse('ZR020', 'a tag cannot be called so', coalesce(left(name, 200), 'null'),
+    perform registry._refuse('ZR020', 'a tag cannot be called so',
+        coalesce(left(name, 200), 'null'),
         'Use at most 128 letters, digits, and _ . - after the first.');
 end;
 $$;
@@ -1225,10 +1556,10 @@ create function _set_tag(r repositories, name text, manifest_id bigint)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into tags as t (namespace_id, repository_id, name, manifest_id)
+    insert into registry.tags as t (namespace_id, repository_id, name, manifest_id)
     values (r.namespace_id, r.id, name, manifest_id)
     on conflict on constraint tags_pkey do update
     set manifest_id = excluded.manifest_id, updated_at = now()
@@ -1245,17 +1576,18 @@ create function _payload_digest(payload bytea, reference text)
     returns bytea
     language plpgsql
     immutable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
     digest bytea := case
-        when starts_with(reference, 'sha512:') then '\x02'::bytea || sha512(payload)
-        else '\x01'::bytea || sha256(payload)
+        when starts_with(reference, 'sha512:') then decode('02', 'hex') || sha512(payload)
+        else decode('01', 'hex') || sha256(payload)
     end;
 begin
-    if (case when reference like '%:%' then digest_bytes(reference) <> digest end) then
-        perform _refuse('ZR004', 'this is not the digest of the payload',
-            format('The digest is %s.', digest_text(digest)), 'Push what was signed, unchanged.');
+    if (case when reference like '%:%' then registry.digest_bytes(reference) <> digest end) then
+        perform registry._refuse('ZR004', 'this is not the digest of the payload',
+            format('The digest is %s.', registry.digest_text(digest)),
+            'Push what was signed, unchanged.');
     end if;
     return digest;
 end;
@@ -1271,32 +1603,32 @@ create function put_manifest(
     returns text
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    document jsonb := _read_manifest(payload);
-    kind text := _media_type(document, media_type);
-    digest bytea := _payload_digest(payload, reference);
+    r registry.repositories := registry._enter(repository);
+    document json := registry._read_manifest(payload);
+    kind text := registry._media_type(document, media_type);
+    digest bytea := registry._payload_digest(payload, reference);
     is_tag boolean := coalesce(reference not like '%:%', false);
     manifest_id bigint;
 begin
     if is_tag then
-        perform _require_tag(reference);
+        perform registry._require_tag(reference);
     end if;
     -- One that is there may be due for a review, so it is kept alive; or gone a moment later, and
     -- then there is room for it.
     loop
-        manifest_id := _add_manifest(r, digest, kind, payload, document);
+        manifest_id := registry._add_manifest(r, digest, kind, payload, document);
         exit when manifest_id is not null;
-        manifest_id := _lock_manifest(r, digest);
+        manifest_id := registry._lock_manifest(r, digest);
         exit when manifest_id is not null
             and gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
     end loop;
     if is_tag then
-        perform _set_tag(r, reference, manifest_id);
+        perform registry._set_tag(r, reference, manifest_id);
     end if;
-    return digest_text(digest);
+    return registry.digest_text(digest);
 end;
 $$;
 
@@ -1309,17 +1641,17 @@ create function tag(repository text, name text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
-    manifest_id bigint := _lock_manifest(r, digest_bytes(digest));
+    r registry.repositories := registry._enter(repository);
+    manifest_id bigint := registry._lock_manifest(r, registry.digest_bytes(digest));
 begin
-    perform _require_tag(name);
+    perform registry._require_tag(name);
     if manifest_id is null then
-        perform _refuse_unknown_manifest(r, digest);
+        perform registry._refuse_unknown_manifest(r, digest);
     end if;
-    perform _set_tag(r, name, manifest_id);
+    perform registry._set_tag(r, name, manifest_id);
 end;
 $$;
 
@@ -1331,16 +1663,16 @@ create function untag(repository text, name text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
 begin
-    perform _require_tag(name);
-    delete from tags as t
+    perform registry._require_tag(name);
+    delete from registry.tags as t
     where t.namespace_id = r.namespace_id and t.repository_id = r.id and t.name = untag.name;
     if not found then
-        perform _refuse_unknown_manifest(r, name);
+        perform registry._refuse_unknown_manifest(r, name);
     end if;
 end;
 $$;
@@ -1354,25 +1686,25 @@ create function get_manifest(
 )
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
     manifest_id bigint;
 begin
     if reference like '%:%' then
-        select m.id into manifest_id from manifests as m
+        select m.id into manifest_id from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
-            and m.digest = digest_bytes(reference);
+            and m.digest = registry.digest_bytes(reference);
     else
-        select t.manifest_id into manifest_id from tags as t
+        select t.manifest_id into manifest_id from registry.tags as t
         where t.namespace_id = r.namespace_id and t.repository_id = r.id and t.name = reference;
     end if;
-    select digest_text(m.digest), m.media_type, m.payload into digest, media_type, payload
-    from manifests as m
+    select registry.digest_text(m.digest), m.media_type, m.payload into digest, media_type, payload
+    from registry.manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = manifest_id;
     if not found then
-        perform _refuse_unknown_manifest(r, reference);
+        perform registry._refuse_unknown_manifest(r, reference);
     end if;
 end;
 $$;
@@ -1385,14 +1717,15 @@ create function _describe_blob(digest text)
     returns json
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    b blobs;
+    b registry.blobs;
 begin
-    select o.* into b from blobs as o where o.digest = digest_bytes(_describe_blob.digest);
+    select o.* into b from registry.blobs as o
+    where o.digest = registry.digest_bytes(_describe_blob.digest);
     if not found then
-        perform _refuse('ZR005', format('there is no blob %s', digest),
+        perform registry._refuse('ZR005', format('there is no blob %s', digest),
             'The manifest would refer to it.', 'Upload it first.');
     end if;
     return json_build_object('mediaType', b.media_type, 'digest', digest, 'size', b.size);
@@ -1407,11 +1740,11 @@ create function _describe_manifest(repository text, digest text)
     returns json
     language sql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
     select json_build_object('mediaType', m.media_type, 'digest', m.digest,
         'size', octet_length(m.payload))
-    from get_manifest(repository, digest) as m
+    from registry.get_manifest(repository, digest) as m
 $$;
 
 comment on function _describe_manifest(text, text) is
@@ -1425,16 +1758,19 @@ create function put_image(
     returns text
     language sql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select put_manifest(repository, convert_to(json_strip_nulls(json_build_object(
+    select registry.put_manifest(repository, convert_to(json_strip_nulls(json_build_object(
         'schemaVersion', 2,
         'mediaType', 'application/vnd.oci.image.manifest.v1+json',
-        'config', _describe_blob(configuration),
+        'config', registry._describe_blob(configuration),
         'layers', array(
-            select _describe_blob(l) from unnest(layers) with ordinality as u(l, n) order by n
+            select registry._describe_blob(l)
+            from unnest(layers) with ordinality as u(l, n)
+            order by n
         ),
-        'subject', case when subject is not null then _describe_manifest(repository, subject) end
+        'subject', case when subject is not null then
+            registry._describe_manifest(repository, subject) end
     ))::text, 'UTF8'), reference)
 $$;
 
@@ -1446,13 +1782,13 @@ create function put_list(repository text, manifests text[], reference text defau
     returns text
     language sql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
-    select put_manifest(repository, convert_to(json_build_object(
+    select registry.put_manifest(repository, convert_to(json_build_object(
         'schemaVersion', 2,
         'mediaType', 'application/vnd.oci.image.index.v1+json',
         'manifests', array(
-            select _describe_manifest(repository, m)
+            select registry._describe_manifest(repository, m)
             from unnest(manifests) with ordinality as u(m, n)
             order by n
         )
@@ -1467,27 +1803,27 @@ create function delete_manifest(repository text, digest text)
     returns void
     language plpgsql
     volatile
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := _enter(repository);
+    r registry.repositories := registry._enter(repository);
     doomed bigint;
 begin
-    select m.id into doomed from manifests as m
+    select m.id into doomed from registry.manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id
-        and m.digest = digest_bytes(delete_manifest.digest)
+        and m.digest = registry.digest_bytes(delete_manifest.digest)
     for update;
     if not found then
-        perform _refuse_unknown_manifest(r, digest);
+        perform registry._refuse_unknown_manifest(r, digest);
     end if;
     if exists (
-        select from manifest_references as l
+        select from registry.manifest_references as l
         where l.namespace_id = r.namespace_id and l.repository_id = r.id and l.child_id = doomed
     ) then
-        perform _refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
+        perform registry._refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
             'A list keeps its children.', 'Delete the list first.');
     end if;
-    delete from manifests as m
+    delete from registry.manifests as m
     where m.namespace_id = r.namespace_id and m.repository_id = r.id and m.id = doomed;
 end;
 $$;
@@ -1500,17 +1836,17 @@ create function list_tags(repository text, n integer default null, last text def
     returns setof text
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
 begin
     return query
-        select t.name from tags as t
+        select t.name from registry.tags as t
         where t.namespace_id = r.namespace_id and t.repository_id = r.id
             and (last is null or t.name > last)
         order by t.name
-        limit n;
+        limit case when n < 0 then 0 else n end;
 end;
 $$;
 
@@ -1524,17 +1860,17 @@ create function list_referrers(repository text, subject text, kind text default 
     )
     language plpgsql
     stable
-    set search_path from current
+    set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r repositories := find_repository(repository);
+    r registry.repositories := registry.find_repository(repository);
 begin
     return query
-        select digest_text(m.digest), m.media_type, m.artifact_type,
-            octet_length(m.payload)::bigint, convert_from(m.payload, 'UTF8')::jsonb -> 'annotations'
-        from manifests as m
+        select registry.digest_text(m.digest), m.media_type, m.artifact_type,
+            octet_length(m.payload)::bigint, registry._annotations(m.payload)
+        from registry.manifests as m
         where m.namespace_id = r.namespace_id and m.repository_id = r.id
-            and m.subject_digest = digest_bytes(subject)
+            and m.subject_digest = registry.digest_bytes(subject)
             and (kind is null or m.artifact_type = kind)
         order by m.id;
 end;

@@ -17,8 +17,8 @@ $registry_preset$;
 comment on function gc._registry_preset() is 'The text of presets/registry.sql.';
 
 
--- The store becomes part of a function's text: only letters that mean nothing there.
-create function gc._require_registry(store text, partitions integer)
+-- The schema and the store become parts of functions' texts: no letters that end these.
+create function gc._require_registry(schema name, store text, partitions integer)
     returns void
     language plpgsql
     stable
@@ -30,6 +30,12 @@ begin
             using errcode = 'invalid_parameter_value',
                 detail = format('store is %s.', coalesce(store, 'null')),
                 hint = 'select gc.create_registry(store => ''s3://bucket/prefix'');';
+    end if;
+    if coalesce(schema ~ '[$\\{]', true) then
+        raise 'the schema of a registry cannot be called so'
+            using errcode = 'invalid_parameter_value',
+                detail = format('schema is %s.', coalesce(schema, 'null')),
+                hint = 'Use a name without a dollar sign, a backslash and a brace.';
     end if;
     if coalesce(partitions < 0, true) then
         raise 'a registry cannot have % partitions', coalesce(partitions::text, 'null')
@@ -47,7 +53,7 @@ begin
 end;
 $$;
 
-comment on function gc._require_registry(text, integer) is
+comment on function gc._require_registry(name, text, integer) is
     'Raises for arguments from which no registry can be made.';
 
 
@@ -59,18 +65,22 @@ create function gc.create_registry(
     volatile
     set search_path = pg_catalog, pg_temp
     set client_min_messages = warning
+    set standard_conforming_strings = on
+    set quote_all_identifiers = off
+    set check_function_bodies = on
 as $$
 -- @plpgsql_check_options: security_warnings = off
 declare
     preset text := gc._registry_preset();
 begin
     perform gc._require_owner();
-    perform gc._require_registry(store, partitions);
+    perform gc._require_registry(schema, store, partitions);
     execute format('create schema %I', schema);
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', schema), true);
     if partitions > 0 then
         preset := regexp_replace(preset, '/\* (partition by [^*]*) \*/', '\1', 'g');
     end if;
+    preset := regexp_replace(preset, '\mregistry\.(?=[a-z_])', quote_ident(schema) || '.', 'g');
     execute replace(replace(preset, '{store}', store), '{partitions}', partitions::text);
 end;
 $$;

@@ -428,3 +428,104 @@ def test_dropping_the_extension_leaves_the_registry_with_its_rows(
             execute(conn, "drop extension blobgc")
         execute(conn, "drop extension blobgc cascade")
         assert value(conn, "select count(*) from registry.blobs") == 2
+
+
+# What a session may set, and what changes the work of a function that does not see to it.
+HOSTILE = {
+    "bytea_output": "escape",
+    "standard_conforming_strings": "off",
+    "escape_string_warning": "off",
+    "backslash_quote": "on",
+    "quote_all_identifiers": "on",
+    "transform_null_equals": "on",
+    "array_nulls": "off",
+    "datestyle": "German, DMY",
+    "intervalstyle": "sql_standard",
+    "timezone": "Asia/Kathmandu",
+    "extra_float_digits": "-15",
+    "xmloption": "document",
+    "lc_numeric": "C",
+    "check_function_bodies": "off",
+    "default_transaction_deferrable": "on",
+    "search_path": "evil, registry",
+    "plpgsql.extra_errors": "all",
+}
+
+
+# The engine's own part of this is mended elsewhere; then these two pass.
+ENGINE = pytest.mark.xfail(reason="gc._has_columns reads names with quote_all_identifiers")
+STRINGS = ["standard_conforming_strings", "escape_string_warning", "backslash_quote"]
+IDENTIFIERS = ["quote_all_identifiers"]
+
+
+@pytest.mark.parametrize("names", [
+    pytest.param(["bytea_output"], id="bytea"),
+    pytest.param(STRINGS, id="strings"),
+    pytest.param(IDENTIFIERS, id="identifiers", marks=ENGINE),
+    pytest.param([n for n in HOSTILE if n not in IDENTIFIERS], id="all but identifiers"),
+    pytest.param(list(HOSTILE), id="all", marks=ENGINE),
+])
+def test_no_setting_of_a_session_changes_what_a_registry_does(
+    new_database: NewDatabase, names: list[str]
+) -> None:
+    """Two sessions, one of them hostile: what the one writes down, the other understands."""
+    database = new_database()
+    with database.connect() as conn, database.connect() as plain:
+        for name in names:
+            rows(conn, "select set_config(%s, %s, false)", name, HOSTILE[name])
+        execute(plain, "create schema evil; create extension blobgc")
+        create_registry(conn, 0)
+        left, right = Registry(conn), Registry(plain)
+        right.store, right.payloads = left.store, left.payloads
+        for r, other in [(left, right), (right, left)]:
+            name = f"acme/app{id(r) % 1000}"
+            r.call("create_repository", name)
+            image = r.push(name, "config", ["base", "layer"], "v1")
+            listed = r.push_list(name, [image], "list")
+            other.push(name, "signature", ["base"], subject=image)
+            assert rows(other.conn, "select registry.list_tags(%s)", name) == [("list",), ("v1",)]
+            assert other.call("has_blob", name, digest_of(b"base"))
+            pulled = rows(r.conn, "select * from registry.get_manifest(%s, 'v1')", name)
+            assert (pulled[0][0], bytes(pulled[0][2])) == (image, r.payloads[image])
+            other.call("untag", name, "list")
+            r.a_day_passes()
+            assert len(r.manifests()) == 2, "the list has gone, and nothing else"
+            assert (name, listed) not in r.manifests()
+            with pytest.raises(psycopg.DatabaseError) as refused:
+                r.call("create_repository", "aXb\\c")
+            assert refused.value.sqlstate == "ZR008"
+            r.call("untag", name, "v1")
+            for _ in range(3):
+                other.a_day_passes()
+            assert r.manifests() == set()
+            assert r.run() == {url_of(c) for c in ["config", "base", "layer", "signature"]}
+            assert r.store == {} and r.blobs() == set()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_registry_refuses_transactions_whose_snapshot_is_older_than_its_locks(
+    new_database: NewDatabase, level: str
+) -> None:
+    with new_database().connect() as conn:
+        create_registry(conn, 0)
+        r = Registry(conn)
+        r.call("create_repository", "acme/app")
+        image = r.push("acme/app", "config", ["base"], "v1")
+        base = digest_of(b"base")
+        calls: list[tuple[str, list[object]]] = [
+            ("create_repository", ["acme/web"]), ("delete_repository", ["acme/app"]),
+            ("has_blob", ["acme/app", base]), ("begin_blob_upload", ["acme/app", base]),
+            ("finish_blob_upload", ["acme/app", base, 4]), ("link_blob", ["acme/app", base]),
+            ("unlink_blob", ["acme/app", base]), ("untag", ["acme/app", "v1"]),
+            ("tag", ["acme/app", "v2", image]), ("delete_manifest", ["acme/app", image]),
+            ("put_manifest", ["acme/app", r.payloads[image]]),
+        ]
+        for function, arguments in calls:
+            execute(conn, f"begin isolation level {level}")
+            with pytest.raises(psycopg.DatabaseError) as refused:
+                r.call(function, *arguments)
+            assert refused.value.sqlstate == "ZR013", function
+            execute(conn, "rollback")
+        execute(conn, f"begin isolation level {level}")
+        assert rows(conn, "select registry.list_tags('acme/app')") == [("v1",)], "reading is fine"
+        execute(conn, "commit")

@@ -149,6 +149,21 @@ exception
 end;
 $$;
 
+-- All that it says.
+create function test.message_of(command text) returns text language plpgsql as $$
+declare
+    detail text;
+    hint text;
+begin
+    execute command;
+    return null;
+exception
+    when others then
+        get stacked diagnostics detail = pg_exception_detail, hint = pg_exception_hint;
+        return concat_ws(' ', sqlerrm, detail, hint);
+end;
+$$;
+
 -- For tests that commit: everything as it was, but for the numbers.
 create function test.forget_links() returns void language plpgsql as $$
 declare

@@ -10,10 +10,21 @@ select is_empty($$select c.oid::regclass from pg_class as c
     where c.relnamespace = 'registry'::regnamespace$$, 'no table is a part of the extension');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
     where p.pronamespace = 'registry'::regnamespace and p.prosqlbody is null
-        and not coalesce(p.proconfig, '{}')
-            @> array['search_path=registry, pg_catalog, pg_temp']$$,
-    'every function looks for names in the registry and in pg_catalog, and pg_temp last, or has '
+        and not coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp']$$,
+    'every function looks for names in pg_catalog, and pg_temp last, and nowhere else, or has '
     'looked when it was created');
+select is_empty($$select p.oid::regprocedure from pg_proc as p
+    cross join lateral regexp_split_to_table(p.prosrc, '\n') as line
+    where p.pronamespace = 'registry'::regnamespace and p.prosqlbody is null
+        and ltrim(line) not like '--%' and strpos(line, chr(92)) > 0$$,
+    'no function has a backslash, which standard_conforming_strings would change');
+select is_empty($$select p.oid::regprocedure from pg_proc as p
+    where p.pronamespace = 'registry'::regnamespace
+        and p.prosrc ~ '\mnow\(|current_timestamp|pg_advisory|::text'
+        and p.proname not in ('_set_tag', 'put_manifest', 'put_image', 'put_list',
+            'finish_blob_upload')$$,
+    'no function tells the time by when the transaction began, takes an advisory lock, or prints '
+    'a value');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
     where p.pronamespace = 'registry'::regnamespace and obj_description(p.oid, 'pg_proc') is null$$,
     'every function has a comment');
@@ -56,6 +67,9 @@ set local role blobgc_registry_other;
 select throws_ok($$select gc.create_registry('other', 's3://b')$$, '42501', null,
     'nobody but the owner of blobgc can create one');
 reset role;
+select throws_ok(format('select gc.create_registry(%L, ''s3://b'')', n), '22023', null,
+    format('%s is no name of a schema', n))
+from unnest(array['a$$b', 'a{store}', 'a\b', null]) as n;
 select hasnt_schema('other', 'none of these has made a schema');
 select lives_ok($$select gc.create_registry('My "Registry"', 'file:///srv/images', 2)$$,
     'any name will do for the schema');

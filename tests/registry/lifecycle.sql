@@ -85,6 +85,10 @@ select set_eq('select registry.list_repositories()', '{acme/full}'::text[], 'and
 select lives_ok($$select registry.activate_repository('acme/full')$$,
     'activating it again changes nothing');
 
+-- In a transaction that began long ago: the 2 minutes are counted by the clock.
+select ok(created_at > now(), 'a repository is as old as the clock says, not as its transaction')
+from registry.repositories where path = 'acme/full';
+
 -- Left half created for 2 minutes.
 select test.empty_queues() \g /dev/null
 select registry.create_repository('acme/half', 'initial') as half \gset

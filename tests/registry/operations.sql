@@ -89,6 +89,28 @@ select ok(registry.has_blob('a/b/c/d', test.digest('base')), 'link_blob links, o
 select registry.unlink_blob('a/b/c/d', test.digest('base')) \g /dev/null
 select ok(not registry.has_blob('a/b/c/d', test.digest('base')), 'unlink_blob unlinks');
 
+-- Each upload has its own hold, and finishing asks for that one.
+select test.empty_queues() \g /dev/null
+select registry.begin_blob_upload('acme/app', test.digest('named'), upload => 'slow') \g /dev/null
+update gc.holds set held_until = clock_timestamp();
+select registry.begin_blob_upload('acme/app', test.digest('named'), upload => 'fast') \g /dev/null
+select test.refused($$registry.finish_blob_upload('acme/app', test.digest('named'), 5,
+    upload => 'slow')$$, 'ZR003', 'an upload that timed out does not live off that of another');
+select test.refused($$registry.finish_blob_upload('acme/app', test.digest('named'), 5)$$, 'ZR003',
+    'nor does one without a name');
+select test.refused($$registry.finish_blob_upload('acme/app', test.digest('other'), 5,
+    upload => 'fast')$$, 'ZR003', 'nor does one of another blob');
+select lives_ok($$select registry.finish_blob_upload('acme/app', test.digest('named'), 5, null,
+    'fast')$$, 'the one that is in time is finished by its name');
+select is((registry.get_blob('acme/app', test.digest('named'))).media_type,
+    'application/octet-stream', 'a media type of null is the usual one');
+select test.refused($$registry.finish_blob_upload('acme/app', test.digest('named'), 5,
+    upload => 'fast')$$, 'ZR003', 'and only once');
+update gc.settings set strict_uploads = true;
+select test.refused($$registry.finish_blob_upload('acme/app', test.digest('strict'), 6)$$, 'ZR003',
+    'with strict uploads, too, an upload that was not begun is unknown');
+update gc.settings set strict_uploads = false;
+
 -- Manifests.
 select test.push('acme/app', 'one', '{base, top}', 'v1') as one \gset
 select is((select payload from registry.get_manifest('acme/app', 'v1')),
@@ -154,6 +176,13 @@ select results_eq($$select registry.list_repositories(3)$$, '{0/1.2_3__4--5, a, 
     'repositories too');
 select results_eq($$select registry.list_repositories(last => 'a/b/c/d')$$, '{acme/app}'::text[],
     'and the rest of them');
+
+select is_empty($$select registry.list_tags('acme/app', -1)$$, 'a page of less than nothing is empty');
+select is_empty('select registry.list_repositories(-1)', 'of repositories too');
+select ok(length(test.message_of(format('select registry.get_manifest(''acme/app'', %L)',
+    repeat('x', 1000000)))) < 1000, 'a message does not repeat a reference that is too long');
+select ok(length(test.message_of(format('select registry.list_tags(%L)', repeat('a', 1000000))))
+    < 1000, 'nor a name');
 
 -- Referrers by kind.
 select test.call('sbom', registry.put_manifest('acme/app', test.bytes(

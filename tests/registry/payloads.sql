@@ -101,6 +101,81 @@ select test.invalid(test.doubled('config', '"config": {}'), 'a configuration twi
 select test.invalid(test.doubled('schemaVersion', '"schemaVersion": 1'), 'a version twice');
 select test.invalid(test.doubled('digest', '"digest": "x"'), 'a digest twice in one object');
 
+select test.invalid(convert_to(replace(test.image('good', '{base}')::text, '"' || m || '"',
+    '"' || n || '"'), 'UTF8'), format('%s for %s', to_json(n), m))
+from (values ('layers', 'Layers'), ('layers', E'layer\u017f'), ('mediaType', 'MEDIATYPE'),
+    ('digest', 'Digest'), ('config', E'con\ufb01g'), ('size', E'\uff53ize'),
+    ('schemaVersion', E'\u017fchemaVersion')) as v(m, n);
+select test.invalid(test.doubled('layers', E'"layer\u017f": []'), E'layers and layer\u017f');
+select test.invalid(test.doubled('layers', E'"layer\\u0073": []'), 'layers and layer\u0073');
+select test.invalid(test.doubled('layers', E'"layer\\u017f": []'), 'layers and layer\u017f');
+select test.invalid(test.doubled('digest', E'"dige\u017ft": "x"'), E'a digest and a dige\u017ft');
+
+-- What is too big to be looked at: types come before values, and no number is ever written out.
+create function test.with(member text, value text) returns bytea language sql as $$
+    select convert_to(format('%s, %s: %s}', rtrim((test.image('good', '{base}') - member)::text, '}'),
+        to_json(member), value), 'UTF8')
+$$;
+create function test.many(what text, n integer) returns text language sql as
+$$ select '[' || repeat(what || ',', n) || what || ']' $$;
+set local statement_timeout = '20s';
+select test.invalid(test.with(m, test.many('1e131071', 8000)), format('8,000 big numbers as %s', m))
+from unnest('{schemaVersion, mediaType, artifactType, config, layers, manifests, subject,
+    annotations}'::text[]) as m;
+select test.invalid(test.with('annotations', '{"a": ' || v || '}'),
+    format('an annotation that is %s', left(v, 20)))
+from unnest(array['1e131071', '1', 'null', '[]', '{"a": "b"}', 'true',
+    test.many('1e131071', 8000)]) as v;
+select test.invalid(test.with('annotations', v), format('annotations that are %s', v))
+from unnest(array['1', '"x"', '[]', 'true']) as v;
+select test.invalid(test.with('artifactType', v), format('an artifact type that is %s', v))
+from unnest(array['1', '{}', '[]', 'true', '"\u0000"']) as v;
+select test.invalid(test.with('layers', v), format('layers that are %s', left(v, 20)))
+from unnest(array[repeat('[', 5000) || repeat(']', 5000), test.many('{}', 1000000),
+    test.many('[]', 1000000), test.many(repeat('[', 2000) || repeat(']', 2000), 500)]) as v;
+select test.invalid(test.with('layers', replace(test.many(test.layer('base')::text, 3),
+    '"size": 4', '"size": ' || v)), format('layers of size %s', left(v, 20)))
+from unnest(array['1e131071', '4.0', '4e0', '0.4e1', '-0', repeat('9', 100000)]) as v;
+select test.invalid(test.changed('{mediaType}', to_jsonb(repeat('x', 1000000))), 'a long media type');
+select is(test.sqlstate_of(format('select registry.put_manifest(''acme/app'', %L, media_type => %L)',
+    test.bytes(test.image('good', '{base}')), repeat('x', 1000000))), 'ZR006',
+    'so is one that is said');
+select ok(length(message) < 2000, 'no message repeats what is in a payload')
+from (select test.message_of(format('select registry.put_manifest(''acme/app'', %L)',
+    test.changed('{layers, 0, digest}', to_jsonb(repeat('x', 1000000))))) as message) as m;
+select lives_ok(format('select registry.put_manifest(''acme/app'', %L)',
+    test.with('x', test.many('1e131071', 400000))), 'what is not looked at costs nothing');
+reset statement_timeout;
+
+savepoint circles;
+-- A circle: a subject keeps what is about it, a list what it lists.
+create function test.about(document jsonb, subject text) returns bytea language sql as $$
+    select test.bytes(document || jsonb_build_object('subject',
+        test.descriptor('application/vnd.oci.image.manifest.v1+json', subject, 1)))
+$$;
+select test.invalid(test.about(test.list(array[:'good']), :'good'), 'a list of its own subject');
+select test.push_list('acme/app', 'inner', array[:'good']) as inner \gset
+select test.invalid(test.about(test.list(array[:'inner']), :'good'),
+    'a list of a list of its own subject');
+select test.push('acme/app', 'other', '{base}') as other \gset
+select registry.put_manifest('acme/app', test.about(test.list(array[:'other']), :'good'))
+    as first \gset
+select pass('a list may be about something else');
+select test.invalid(test.about(test.list(array[:'good']), :'other'),
+    'a list whose subject is kept by what is about what it lists');
+select test.digest((test.image('good', '{base, base}')
+    || jsonb_build_object('subject', test.descriptor('x', :'inner', 1)))::text) as late \gset
+select registry.put_manifest('acme/app', test.about(test.list(array[:'inner']), :'late'))
+    as early \gset
+select test.invalid(test.bytes(test.image('good', '{base, base}')
+    || jsonb_build_object('subject', test.descriptor('x', :'inner', 1))),
+    'a manifest whose subject is kept by what was waiting for it');
+select registry.untag('acme/app', 'good') \g /dev/null
+select test.collect() \g /dev/null
+select is_empty('select test.name_of(m.digest) from registry.manifests as m',
+    'so everything that nothing keeps goes');
+rollback to circles;
+
 -- What is well-formed and not there, or not as big as it says.
 select is(test.sqlstate_of(format('select registry.put_manifest(''acme/app'', %L)',
     test.changed('{layers, 0, digest}', to_jsonb(test.digest('other'))))), 'ZR005',
@@ -133,7 +208,9 @@ select test.valid(test.bytes(test.list(array[:'good']) || '{"mediaType":
     "application/vnd.docker.distribution.manifest.list.v2+json"}'), 'a Docker list');
 select test.valid(test.changed('{layers}', '[]'), 'an image without layers');
 select test.valid(test.changed('{subject}', 'null'), 'a subject of null');
-select test.valid(test.changed('{config, size}', '1.4e1'), 'a size with an exponent');
+select test.valid(test.changed('{annotations}', 'null'), 'annotations of null');
+select test.valid(test.changed('{note}', '{"layers": [1.5e3, null, {"digest": 1}]}'),
+    'any member that is not ours');
 select test.valid(convert_to(E' \n' || test.image('good', '{base}')::text || E'\n ', 'UTF8'),
     'white space around it');
 select test.valid(test.changed('{annotations}', '{"ключ": "значение 🙂"}'), 'any language');

@@ -1,7 +1,7 @@
 -- The registry preset: SCENARIOS.md 1 to 18, its operations, its errors and its repositories. Races
 -- are in tests/specs/registry, 19 in bench/skew.py. Run with :partitions for both layouts.
 begin;
-select plan(342);
+select plan(420);
 set local client_min_messages = warning;
 update gc.settings set jitter = '1 minute';
 select gc.create_registry(store => 's3://bucket/images', partitions => :partitions) \g /dev/null
@@ -11,6 +11,7 @@ select gc.create_registry(store => 's3://bucket/images', partitions => :partitio
 \ir deciding.sql
 \ir operations.sql
 \ir payloads.sql
+\ir attacks.sql
 \ir lifecycle.sql
 \ir layout.sql
 
