@@ -211,6 +211,11 @@ begin
         join pg_attribute as a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
         where r.ev_class = parsed and d.refclassid = 'pg_class'::regclass
             and d.refobjid = target and a.attnum > 0
+        union
+        -- The whole row.
+        select a.attname from pg_rewrite as r
+        join pg_attribute as a on a.attrelid = target and a.attnum > 0 and not a.attisdropped
+        where r.ev_class = parsed and r.ev_action::text ~ ':varattno 0 '
     );
     drop view gc._expression;
 

@@ -4,10 +4,42 @@
 -- the definition or the catalog differs from the fingerprint. Triggers are created where they are
 -- missing and stay where they are, because creating one locks a table.
 
+-- What the definition reads, what foreign keys refer by and to, and what tells the rows of a
+-- referring table apart. Another column can come and go without anything being made again.
+create function gc._used_columns(target regclass, columns name[])
+    returns table (relation oid, attnum smallint)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with refs as materialized (
+        select k.conrelid, k.conkey, k.confrelid, k.confkey from pg_constraint as k
+        where k.contype = 'f' and k.conparentid = 0 and k.confrelid = target
+    )
+    select a.attrelid, a.attnum from pg_attribute as a
+    where a.attrelid = target and a.attname = any (columns)
+    union
+    select r.confrelid, u from refs as r cross join lateral unnest(r.confkey) as u
+    union
+    select r.conrelid, u from refs as r cross join lateral unnest(r.conkey) as u
+    union
+    select i.indrelid, u from pg_index as i cross join lateral unnest(i.indkey::smallint[]) as u
+    where i.indisprimary and i.indrelid in (select r.conrelid from refs as r)
+    union
+    select p.partrelid, u
+    from pg_partitioned_table as p
+    cross join lateral unnest(p.partattrs::smallint[]) as u
+    where p.partrelid in (select r.conrelid from refs as r)
+$$;
+
+comment on function gc._used_columns(regclass, name[]) is
+    'The columns on which the generated code of a collection depends.';
+
+
 -- Oids and transaction ids are enough: it is compared only with what was computed from this very
 -- catalog. After a dump is restored it differs, and the code is made again once. A review, which
 -- asks, goes by indexes only: that would be slow here.
-create function gc._catalog_facts(target regclass, functions name[])
+create function gc._catalog_facts(target regclass, columns name[], functions name[])
     returns text
     language plpgsql
     stable
@@ -33,12 +65,9 @@ begin
             select (r.oid, r.relnamespace::regnamespace, r.relname, r.relkind, r.relowner)::text
             from tables as t join pg_class as r on r.oid = t.id
             union all
-            select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod)::text
-            from pg_attribute as a
-            where a.attnum > 0 and a.attrelid in (
-                select target::oid union
-                select e.child from edges as e where e.parent = target and e.fact <> ''
-            )
+            select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation)::text
+            from gc._used_columns(target, columns) as u
+            join pg_attribute as a on a.attrelid = u.relation and a.attnum = u.attnum
             union all
             select (i.indexrelid, i.indkey, i.indisprimary, i.indisvalid)::text
             from pg_index as i where i.indrelid = target
@@ -57,7 +86,7 @@ begin
 end;
 $$;
 
-comment on function gc._catalog_facts(regclass, name[]) is
+comment on function gc._catalog_facts(regclass, name[], name[]) is
     'All that the catalog knows of a table, its partitions, and what refers to them; but of the '
     'triggers of blobgc only those with these functions: other collections have some there too.';
 
@@ -68,7 +97,7 @@ create function gc._fingerprint(c gc.collections)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select md5(gc._catalog_facts(c.target, c.functions) || (
+    select md5(gc._catalog_facts(c.target, c.columns, c.functions) || (
         gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events,
         extract(epoch from c.undo), c.shared,
         -- Whose functions the expressions may call.

@@ -86,6 +86,8 @@ declare
     );
 begin
     if named is not null then
+        perform set_config('search_path',
+            gc._application_path((gc._collection(name)).target), true);
         perform gc._run('set constraints ' || named || ' immediate');
     end if;
 end;

@@ -29,6 +29,7 @@ create table gc.settings (
         constraint settings_keep_alive_positive check (keep_alive > '0'),
     strict_uploads boolean not null default false,
     trusted_roles name[] not null default '{}',
+    application_path text,
     log_retention interval not null default '90 days'
         constraint settings_log_retention_not_negative check (log_retention >= '0')
 );
@@ -80,6 +81,9 @@ comment on column gc.settings.trusted_roles is
     'Roles whose code may run in a review: who own tables that refer to collections, functions of '
     'triggers, types. Besides them superusers, the owner of blobgc and, unless that is a superuser, '
     'the owner of the collection.';
+comment on column gc.settings.application_path is
+    'The search_path that triggers of the application''s own see when a review deletes a row; null: '
+    'what ALTER ROLE and ALTER DATABASE say for the owner of the table.';
 comment on column gc.settings.log_retention is
     'How long gc.deletion_log is kept. The daily totals are kept for ever.';
 

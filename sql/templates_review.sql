@@ -38,8 +38,10 @@ comment on function gc._only(regclass) is
 
 
 -- Owned rows go with their target. A transaction deletes at most as many rows as there is room for;
--- targets are taken whole while they fit, and only one that alone is too big is emptied in steps. A
--- target of which somebody holds an owned row waits, for whoever holds it may wait for the target.
+-- targets are taken whole while they fit. One that alone is too big goes whole and by itself: half
+-- empty, it could be referred to again. Only where a condition says that nobody uses it any more is
+-- it emptied in steps. A target of which somebody holds an owned row waits, for whoever holds it
+-- may wait for the target.
 create function gc._owned_count_sql(c gc._shape, locking text)
     returns text
     language sql
@@ -157,7 +159,7 @@ comment on function gc._owns_sql(gc._shape) is
 
 
 -- All of it fits and nobody holds any: that is how it is nearly always, and takes a join to see.
-create function gc._lock_owned_sql(c gc._shape)
+create function gc._lock_owned_sql(c gc._shape, most text)
     returns text
     language sql
     stable
@@ -168,19 +170,43 @@ as $$
 perform from {queue} as q
 join {referencing} as r on {r_is_q}
 where q.ctid = any (this.garbage)
-limit this.room + 1
+limit {most}
 for update of r nowait;
 get diagnostics this.step = row_count;
 this.owned := this.owned + this.step;$template$,
             c.words || jsonb_build_object(
-                'referencing', gc._only(r.referencing), 'r_is_q', gc._owned_pair(c, r, 'q'))),
+                'referencing', gc._only(r.referencing), 'r_is_q', gc._owned_pair(c, r, 'q'),
+                'most', most)),
         E'\n' order by r.owned)
     from unnest(c.refs) as r
     where r.owned is not null
 $$;
 
-comment on function gc._lock_owned_sql(gc._shape) is
-    'The statements that lock and count the rows that all targets own, as far as there is room.';
+comment on function gc._lock_owned_sql(gc._shape, text) is
+    'The statements that lock and count the rows that all targets own, or so many of them.';
+
+
+create function gc._owned_whole_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.condition is not null then '' else gc._render($template$
+-- All of it or nothing, however much it is.
+this.owned := 0;
+begin
+    {lock_owned}
+    this.room := greatest(this.room, this.owned + coalesce(cardinality(this.garbage), 0));
+    this.fits := true;
+exception
+    when lock_not_available then
+        this.garbage := '{}';
+end;$template$, jsonb_build_object('lock_owned', gc._lock_owned_sql(c, 'all'))) end
+$$;
+
+comment on function gc._owned_whole_sql(gc._shape) is
+    'The statements that lock all that the chosen targets own, where nothing may go in part.';
 
 
 create function gc._owned_in_part_sql(c gc._shape)
@@ -224,7 +250,7 @@ create function gc._owned_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select case when gc._owns_sql(c) is null then '' else gc._render($template$
--- What it owns goes first: whole rows while there is room, or the first one in part.
+-- What it owns goes first.
 this.owned := 0;
 begin
     {lock_owned}
@@ -237,6 +263,7 @@ if not this.fits then
     -- More than will go now, or that is not known.
     this.owned := this.room + 1;
     {in_part}
+    {whole}
 end if;
 {drain}
 if this.owned > 0 or cardinality(this.garbage) > this.room then
@@ -255,8 +282,9 @@ if this.owned > 0 or cardinality(this.garbage) > this.room then
     this.garbage := this.emptied;
 end if;$template$,
         c.words || jsonb_build_object(
-            'lock_owned', gc._lock_owned_sql(c),
+            'lock_owned', gc._lock_owned_sql(c, 'this.room + 1'),
             'in_part', gc._owned_in_part_sql(c),
+            'whole', gc._owned_whole_sql(c),
             'drain', gc._drain_sql(c),
             'owns', gc._owns_sql(c))) end
 $$;
@@ -567,8 +595,11 @@ begin
         return;
     end if;
     {decide}
+    -- Triggers of the application's own look for names where they would in the application.
+    perform set_config('search_path', gc._application_path({table}), true);
     {owned}
     {delete}
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
     {put_off}
 end;$template$,
         gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))

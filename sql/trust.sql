@@ -345,3 +345,69 @@ $$;
 
 comment on function gc._seal_table(regclass) is
     'Takes every right on a table, its row type and its sequences from everybody but its owner.';
+
+
+-- What the owner of the table would have after a connect. A session's own setting does not count.
+create function gc._configured_path(target regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select replace(coalesce(
+        (select s.application_path from gc.settings as s),
+        (
+            select substr(o.setting, length('search_path=') + 1)
+            from pg_db_role_setting as d
+            cross join lateral unnest(d.setconfig) as o(setting)
+            where o.setting like 'search_path=%' and d.setrole in (0, t.relowner)
+                and d.setdatabase in (
+                    0, (select b.oid from pg_database as b where b.datname = current_database())
+                )
+            order by d.setrole = 0, d.setdatabase = 0
+            limit 1
+        ),
+        '"$user", public'), '"$user"', quote_ident(pg_get_userbyid(t.relowner)))
+    from pg_class as t
+    where t.oid = target
+$$;
+
+comment on function gc._configured_path(regclass) is
+    'The search_path that the owner of a table has, as far as it is configured.';
+
+
+-- The application's triggers run with the rights of blobgc's owner here, so a schema in which others
+-- can create something is left out, and temporary tables come last.
+create function gc._application_path(target regclass)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    trusted oid[] := array(select gc._trusted(target));
+    database_owner oid := (
+        select d.datdba from pg_database as d where d.datname = current_database()
+    );
+    schemas name[];
+begin
+    perform set_config('search_path', gc._configured_path(target), true);
+    schemas := current_schemas(false);
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
+    return concat_ws(', ', (
+        select string_agg(quote_ident(n.nspname), ', ' order by u.n)
+        from unnest(schemas) with ordinality as u(name, n)
+        join pg_namespace as n on n.nspname = u.name
+        where not exists (
+            select from aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) as a
+            where a.privilege_type = 'CREATE' and trusted @> array[
+                case when a.grantee = 'pg_database_owner'::regrole
+                    then database_owner else a.grantee end
+            ] is not true
+        )
+    ), 'pg_temp');
+end;
+$$;
+
+comment on function gc._application_path(regclass) is
+    'The search_path for triggers of the application''s own.';
