@@ -259,6 +259,7 @@ create function gc._untrusted(c gc.collections)
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan
 as $$
 declare
     tables oid[];
@@ -277,16 +278,21 @@ begin
             and r.relname = any (c.links || gc._object_name(c.name, '_review_queue'))
     );
     return query
+        with objects as materialized (select * from gc._objects_of(tables))
+        select i.type || ' ' || i.identity, pg_get_userbyid(o.owner)
+        from objects as o
+        cross join lateral pg_identify_object(o.class, o.id, 0) as i
+        where o.owner not in (select gc._trusted(c.target))
+        union all
         select u.*
-        from (
-            select array_agg(o.class), array_agg(o.id) from gc._objects_of(tables) as o
-        ) as o(classes, ids)
+        from (select array_agg(o.class), array_agg(o.id) from objects as o) as o(classes, ids)
         cross join lateral gc._untrusted_code(c.target, o.classes, o.ids) as u
         union all
         select format('trigger %I on %s', g.tgname, g.tgrelid::regclass), null::name
         from pg_trigger as g
-        where g.tgrelid = any (tables) and not g.tgisinternal
-            and gc._unfit_call(g.tgqual::text, true) is not null;
+        where g.tgrelid = any (tables) and not g.tgisinternal and case
+            when g.tgqual is not null then gc._unfit_call(g.tgqual::text, true) is not null
+        end;
 end;
 $$;
 
@@ -328,47 +334,6 @@ comment on function gc._require_trusted(gc.collections) is
     'Raises if anything that a review can make run belongs to a role that is not trusted.';
 
 
--- From here on nobody can put a trigger on what a review deletes from, nor a foreign key: both need
--- a lock that excludes ROW EXCLUSIVE. They can be aimed at one partition and lock only that, so
--- LOCK TABLE goes down to the partitions; the DELETE would lock all of them in this mode anyway.
--- Tables that are only read are locked as reading locks them: no code of others can get there, for
--- whoever may create an index owns the table. The order is that of the oids, for everybody.
-create function gc._lock_touched(c gc.collections)
-    returns void
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    touched text[];
-    locked text[];
-    command text;
-begin
-    loop
-        touched := array(
-            select format('lock table %s%s in %s mode',
-                case when t.written and r.relkind = 'p' then '' else 'only ' end,
-                r.oid::regclass,
-                case when t.written then 'row exclusive' else 'access share' end)
-            from gc._touched_by(c) as t
-            join pg_class as r on r.oid = t.relation and r.relkind in ('r', 'p')
-            where not t.by_parent
-            order by r.oid
-        );
-        -- Who has waited may have waited for a new foreign key.
-        exit when touched <@ locked;
-        foreach command in array touched loop
-            execute command;
-        end loop;
-        locked := touched;
-    end loop;
-end;
-$$;
-
-comment on function gc._lock_touched(gc.collections) is
-    'Locks all tables that a review touches, so that nobody can add code to them.';
-
-
 create function gc._require_lockable(c gc.collections)
     returns void
     language plpgsql
@@ -396,6 +361,43 @@ $$;
 
 comment on function gc._require_lockable(gc.collections) is
     'Raises if the owner of blobgc lacks the right to lock a table that a review touches.';
+
+
+-- From here on nobody can put a trigger on what a review deletes from, nor a foreign key: both need
+-- a lock that excludes ROW EXCLUSIVE. They can be aimed at one partition and lock only that, so
+-- LOCK TABLE goes down to the partitions; the DELETE would lock all of them in this mode anyway.
+-- Tables that are only read are locked as reading locks them: no code of others can get there, for
+-- whoever may create an index owns the table. The order is that of the oids, for everybody. A
+-- foreign key that came while a lock was waited for is in the fingerprint, which is looked at next.
+create function gc._lock_touched(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    command text;
+begin
+    for command in
+        select format('lock table %s%s in %s mode',
+            case when t.written and r.relkind = 'p' then '' else 'only ' end, r.oid::regclass,
+            case when t.written then 'row exclusive' else 'access share' end)
+        from gc._touched_by(c) as t
+        join pg_class as r on r.oid = t.relation and r.relkind in ('r', 'p')
+        where not t.by_parent
+        order by r.oid
+    loop
+        perform gc._run(command);
+    end loop;
+exception
+    when insufficient_privilege then
+        perform gc._require_lockable(c);
+        raise;
+end;
+$$;
+
+comment on function gc._lock_touched(gc.collections) is
+    'Locks all tables that a review touches, so that nobody can add code to them.';
 
 
 create function gc._usual_events(c gc.collections)

@@ -79,8 +79,8 @@ comment on column gc.settings.strict_uploads is
     'Refuse a row whose object was not announced with gc.begin_upload.';
 comment on column gc.settings.trusted_roles is
     'Roles whose code may run in a review: who own tables that refer to collections, functions of '
-    'triggers, types. Besides them superusers, the owner of blobgc and, unless that is a superuser, '
-    'the owner of the collection.';
+    'triggers, types. Besides them superusers, the owner of blobgc and, unless that is a '
+    'superuser, the owner of the collection.';
 comment on column gc.settings.application_path is
     'The search_path that triggers of the application''s own see when a review deletes a row; null: '
     'what ALTER ROLE and ALTER DATABASE say for the owner of the table.';

@@ -27,17 +27,20 @@ comment on function gc._is_mighty() is
 -- Tracking a table trusts its owner, but not with more than a table: not with a superuser's rights.
 create function gc._trusted(target regclass)
     returns setof oid
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select r.oid
-    from pg_roles as r
-    where r.rolsuper
-        or r.rolname = current_user
-        or r.rolname in (select unnest(s.trusted_roles) from gc.settings as s)
-        or r.oid = (select c.relowner from pg_class as c where c.oid = target)
-            and not gc._is_mighty()
+begin
+    return query
+        select r.oid
+        from pg_roles as r
+        where r.rolsuper
+            or r.rolname = current_user
+            or r.rolname in (select unnest(s.trusted_roles) from gc.settings as s)
+            or r.oid = (select c.relowner from pg_class as c where c.oid = target)
+                and not gc._is_mighty();
+end;
 $$;
 
 comment on function gc._trusted(regclass) is
@@ -58,7 +61,6 @@ as $$
     where d.classid = class and d.objid = id and d.refobjid >= 16384
         and d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
             'pg_opclass'::regclass, 'pg_opfamily'::regclass)
-        and class <> 'pg_proc'::regclass
     union all
     select 'pg_constraint'::regclass, k.oid from pg_constraint as k
     where class = 'pg_type'::regclass and k.contypid = id
@@ -86,9 +88,7 @@ comment on function gc._next_code(oid, oid) is
 
 
 create view gc._owners as
-select 'pg_class'::regclass::oid as class, c.oid as id, c.relowner as owner from pg_class as c
-union all
-select 'pg_proc'::regclass, p.oid, p.proowner from pg_proc as p
+select 'pg_proc'::regclass::oid as class, p.oid as id, p.proowner as owner from pg_proc as p
 union all
 select 'pg_type'::regclass, t.oid, t.typowner from pg_type as t
 union all
@@ -96,41 +96,31 @@ select 'pg_operator'::regclass, o.oid, o.oprowner from pg_operator as o
 union all
 select 'pg_opclass'::regclass, o.oid, o.opcowner from pg_opclass as o
 union all
-select 'pg_opfamily'::regclass, o.oid, o.opfowner from pg_opfamily as o
-union all
-select 'pg_statistic_ext'::regclass, s.oid, s.stxowner from pg_statistic_ext as s
-union all
-select 'pg_trigger'::regclass, g.oid, p.proowner
-from pg_trigger as g
-join pg_proc as p on p.oid = g.tgfoid;
+select 'pg_opfamily'::regclass, o.oid, o.opfowner from pg_opfamily as o;
 
 comment on view gc._owners is
-    'Whose each object is. A trigger counts as its function''s owner''s.';
+    'Whose each function, type and operator is.';
 comment on column gc._owners.class is 'The catalog that the object stands in.';
 comment on column gc._owners.id is 'Its oid there.';
 comment on column gc._owners.owner is 'The oid of the role that it belongs to.';
 
 
--- Nearly always nothing is reached beyond the objects that are given, so these are looked up all at
--- once, and only the rest one by one.
+-- Where a function is reached, its owner answers for what it calls.
 create function gc._untrusted_code(target regclass, classes oid[], ids oid[])
     returns table (what text, owner name)
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = on
-    set enable_hashjoin = on
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
 as $$
-declare
-    trusted oid[] := array(select gc._trusted(target));
 begin
     return query
-        with recursive given(class, id) as materialized (
-            select u.class, u.id from unnest(classes, ids) as u(class, id)
-        ),
-        reached(class, id) as (
+        with recursive reached(class, id) as (
             select d.refclassid, d.refobjid
-            from given as g
+            from unnest(classes, ids) as g(class, id)
             join pg_depend as d on d.classid = g.class and d.objid = g.id
             where d.refobjid >= 16384 and d.refclassid in (
                 'pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
@@ -139,16 +129,18 @@ begin
             select n.next_class, n.next_id
             from reached as r
             cross join lateral gc._next_code(r.class, r.id) as n
+            where r.class <> 'pg_proc'::regclass
         )
         select i.type || ' ' || i.identity, pg_get_userbyid(o.owner)
-        from (select * from given union select * from reached) as r
-        join gc._owners as o on o.class = r.class and o.id = r.id and o.owner <> all (trusted)
-        cross join lateral pg_identify_object(r.class, r.id, 0) as i;
+        from reached as r
+        join gc._owners as o on o.class = r.class and o.id = r.id
+        cross join lateral pg_identify_object(r.class, r.id, 0) as i
+        where o.owner not in (select gc._trusted(target));
 end;
 $$;
 
 comment on function gc._untrusted_code(regclass, oid[], oid[]) is
-    'What using these objects can call, and they themselves, where their owner is not trusted.';
+    'What using these objects can call, where its owner is not trusted.';
 
 
 -- Foreign keys into the collection are read by its reviews; those that are owned are deleted from.
@@ -200,16 +192,19 @@ comment on function gc._touched(regclass, oid[]) is
 
 create function gc._deferrable(tables oid[])
     returns table (id oid, relation oid, named text)
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select o.oid, o.conrelid, format('%I.%I', n.nspname, o.conname)
-    from pg_constraint as k
-    join pg_constraint as o on o.conname = k.conname and o.connamespace = k.connamespace
-    join pg_namespace as n on n.oid = o.connamespace
-    where k.condeferrable and k.conparentid = 0 and o.condeferrable
-        and (k.conrelid = any (tables) or k.confrelid = any (tables))
+begin
+    return query
+        select o.oid, o.conrelid, format('%I.%I', n.nspname, o.conname)
+        from pg_constraint as k
+        join pg_constraint as o on o.conname = k.conname and o.connamespace = k.connamespace
+        join pg_namespace as n on n.oid = o.connamespace
+        where k.condeferrable and k.conparentid = 0 and o.condeferrable
+            and (k.conrelid = any (tables) or k.confrelid = any (tables));
+end;
 $$;
 
 comment on function gc._deferrable(oid[]) is
@@ -218,33 +213,43 @@ comment on function gc._deferrable(oid[]) is
 
 
 create function gc._objects_of(tables oid[])
-    returns table (class oid, id oid)
-    language sql
+    returns table (class oid, id oid, owner oid)
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select 'pg_class'::regclass, t from unnest(tables) as t
-    union all
-    select 'pg_class'::regclass, i.indexrelid from pg_index as i where i.indrelid = any (tables)
-    union all
-    select 'pg_constraint'::regclass, k.oid from pg_constraint as k
-    where k.conrelid = any (tables) and k.contype <> 'n'
-    union all
-    select 'pg_attrdef'::regclass, d.oid from pg_attrdef as d where d.adrelid = any (tables)
-    union all
-    select 'pg_statistic_ext'::regclass, s.oid from pg_statistic_ext as s
-    where s.stxrelid = any (tables)
-    union all
-    select 'pg_policy'::regclass, p.oid from pg_policy as p where p.polrelid = any (tables)
-    union all
-    select 'pg_rewrite'::regclass, r.oid from pg_rewrite as r where r.ev_class = any (tables)
-    union all
-    select 'pg_trigger'::regclass, g.oid from pg_trigger as g
-    where g.tgrelid = any (tables) and not g.tgisinternal
+begin
+    return query
+        select 'pg_class'::regclass::oid, c.oid, c.relowner
+        from pg_class as c where c.oid = any (tables)
+        union all
+        select 'pg_class'::regclass, i.indexrelid, null
+        from pg_index as i where i.indrelid = any (tables)
+        union all
+        select 'pg_constraint'::regclass, k.oid, null
+        from pg_constraint as k where k.conrelid = any (tables) and k.contype <> 'n'
+        union all
+        select 'pg_attrdef'::regclass, d.oid, null
+        from pg_attrdef as d where d.adrelid = any (tables)
+        union all
+        select 'pg_statistic_ext'::regclass, s.oid, s.stxowner
+        from pg_statistic_ext as s where s.stxrelid = any (tables)
+        union all
+        select 'pg_policy'::regclass, p.oid, null
+        from pg_policy as p where p.polrelid = any (tables)
+        union all
+        select 'pg_rewrite'::regclass, r.oid, null
+        from pg_rewrite as r where r.ev_class = any (tables)
+        union all
+        select 'pg_trigger'::regclass, g.oid, p.proowner
+        from pg_trigger as g join pg_proc as p on p.oid = g.tgfoid
+        where g.tgrelid = any (tables) and not g.tgisinternal;
+end;
 $$;
 
 comment on function gc._objects_of(oid[]) is
-    'Tables with all that PostgreSQL computes or runs when they are read or written.';
+    'Tables with all that PostgreSQL computes or runs when they are read or written. What has no '
+    'owner here belongs to whoever owns the table.';
 
 
 -- A generated function is called with the rights of blobgc's owner, and its owner can change it:

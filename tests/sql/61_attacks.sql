@@ -7,7 +7,7 @@ begin;
 set local client_min_messages = error;
 -- Relations of pg_temp would otherwise come first, for pgTAP too.
 set local search_path = pg_catalog, public, pg_temp;
-select plan(102);
+select plan(103);
 
 create role mallory;
 create schema app;
@@ -542,6 +542,7 @@ from (values
     ('label', 'path || current_date', 'reads the session or the time'),
     ('label', 'xmlserialize(content xmlpi(name x, path) as text)', 'not known to be safe'),
     ('condition', 'xmlparse(content ''x'') is document', 'not known to be safe'),
+    ('label', 'json_value(path::jsonb, ''$.a'')', 'not known to be safe|does not exist|syntax'),
     ('condition', 'path::evil.wrapped is not null', 'mallory')
 ) as a(argument, expression, reason);
 select is((select things from things)::text,

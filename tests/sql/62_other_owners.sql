@@ -1,6 +1,6 @@
 -- Tables of another role: it lets blobgc follow them, and may drop what blobgc cannot.
 begin;
-select plan(9);
+select plan(10);
 set local client_min_messages = error;
 
 create role blobgc_shop;
@@ -67,6 +67,23 @@ update gc.file_review_queue set review_after = now();
 select is((select deleted from gc.review()), 1, 'what it kept is found by the scan that follows');
 set local role blobgc_partner;
 select lives_ok('delete from app.post', 'the trigger that stays does nothing');
+
+-- A table that a cascade reaches is deleted from, and so has to be locked.
+create table app.extra (file_id integer references app.file on delete cascade);
+create index on app.extra (file_id);
+grant select, trigger on app.extra to blobgc_shop;
+set local role blobgc_shop;
+insert into app.file values (4);
+select is((select deleted from gc.review()), 0,
+    'a table that a cascade reaches, and that cannot be locked, stops the review');
+select matches((select problem from gc.collections), 'blobgc_shop may not lock app\.extra',
+    'which says that a right is missing');
+set local role blobgc_partner;
+grant delete on app.extra to blobgc_shop;
+set local role blobgc_shop;
+select is((select deleted from gc.review()), 1, 'with the right it goes on');
+set local role blobgc_partner;
+drop table app.extra;
 set local role blobgc_shop;
 select lives_ok($$select gc.untrack('file')$$, 'and the table can be untracked');
 
