@@ -56,11 +56,12 @@ comment on function gc._queue_column(name) is
 
 
 create type gc._key_columns as (
-    names name[], queue_names name[], types text[], operators text[]
+    names name[], queue_names name[], types text[], operators text[], hashes text[]
 );
 
 comment on type gc._key_columns is
-    'A primary key: its columns, their names in a queue, their types, and what compares them.';
+    'A primary key: its columns, their names in a queue, their types, what compares them, and what '
+    'stands for them in an index with more columns, where they could be too long for that.';
 
 
 -- PL/pgSQL, like gc._columns: every template asks, and a plan is made only once.
@@ -82,7 +83,12 @@ begin
                     else ''
                 end
                 order by k.n),
-            array_agg(gc._operator(o.amopopr) order by k.n)
+            array_agg(gc._operator(o.amopopr) order by k.n),
+            array_agg(case
+                when a.atttypid in ('text'::regtype, 'varchar'::regtype)
+                    then 'hashtextextended(%s, 0)'
+                when a.atttypid = 'bytea'::regtype then 'hashtextextended(encode(%s, ''hex''), 0)'
+            end order by k.n)
         )::gc._key_columns
         from pg_index as i
         cross join lateral unnest(i.indkey::smallint[], i.indclass::oid[])
@@ -134,6 +140,22 @@ $$;
 
 comment on function gc._idents(name[], text) is
     'Names as a list for a statement, each quoted where it has to be, each behind the prefix.';
+
+
+-- A key as long as PostgreSQL allows has no room left for another column in its index.
+create function gc._index_columns(k gc._key_columns)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format(coalesce('(' || u.hash || ')', '%s'), quote_ident(u.name)), ', '
+        order by u.n)
+    from unnest(k.queue_names, k.hashes) with ordinality as u(name, hash, n)
+$$;
+
+comment on function gc._index_columns(gc._key_columns) is
+    'A key as the first columns of an index on a queue, or on links.';
 
 
 -- A foreign key compares as its operator and the key's collation do, whatever types the columns

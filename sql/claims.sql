@@ -77,7 +77,16 @@ create function gc._are_several()
     language sql
     stable
     set search_path = pg_catalog, pg_temp
-as $$ select count(*) > 1 from gc.collections as c where c.url is not null $$;
+as $$
+    select exists (
+        select
+        from gc.collections as a
+        join gc.collections as b on a.name < b.name
+        where a.url is not null and b.url is not null
+            and coalesce(starts_with(a.url_prefix, b.url_prefix)
+                or starts_with(b.url_prefix, a.url_prefix), true)
+    )
+$$;
 
 comment on function gc._are_several() is 'Whether rows of two collections may share an object.';
 

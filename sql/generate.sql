@@ -139,8 +139,7 @@ begin
     perform gc._seal_table(to_regclass(format('gc.%I', queue)));
     execute format('create index on gc.%I (review_after)', queue);
     execute format('create index on gc.%I (review_after) where review_count > 0', queue);
-    execute format('create index on gc.%I (%s, entry)', queue,
-        gc._idents((c.key).queue_names));
+    perform gc._run(format('create index on gc.%I (%s, entry)', queue, gc._index_columns(c.key)));
     execute format('comment on table gc.%I is %L', queue, format(
         'What of %s is to be reviewed, and when; the latest entry of a key counts.', c.target));
 end;
@@ -174,6 +173,27 @@ comment on function gc._make_key_type(gc._shape) is
     'Creates the type that reads the keys of a collection.';
 
 
+-- Not dropped: somebody may have made a view of it, and PostgreSQL would refuse.
+create function gc._put_away(relation regclass)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    aside name := 'gc_unused_' || relation::oid;
+begin
+    if relation is not null then
+        execute format('alter table %s rename to %I', relation, aside);
+        insert into gc.unused_tables (name) values (aside) on conflict do nothing;
+    end if;
+end;
+$$;
+
+comment on function gc._put_away(regclass) is
+    'Gives a table that does not fit any more another name, under which it is dropped later.';
+
+
 -- A key of another type or another number of columns: the entries cannot be carried over.
 create function gc._make_storage(c gc._shape)
     returns void
@@ -193,9 +213,11 @@ declare
     );
 begin
     if queue is not null and not fits then
-        execute format('drop table gc.%I', gc._object_name(c.name, '_review_queue'));
+        perform gc._put_away(queue);
         execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
-        perform gc._drop_links(o.links) from gc.collections as o where o.name = c.name;
+        perform gc._put_away(to_regclass(format('gc.%I', l)))
+        from gc.collections as o cross join lateral unnest(o.links) as l
+        where o.name = c.name;
         -- One that another collection of this name has left behind had no entries.
         insert into gc.scan_requests (collection, reason)
         select c.name, 'the primary key changed'
@@ -377,11 +399,15 @@ create function gc._make_function(name name, source text)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    known oid := to_regproc(format('gc.%I', name));
 begin
     perform gc._run(source);
+    -- One that was there has only the rights that were given by name, to an uploader perhaps.
     perform gc._seal('pg_proc'::regclass, f.oid)
     from pg_proc as f
-    where f.pronamespace = 'gc'::regnamespace and f.proname = _make_function.name;
+    where f.pronamespace = 'gc'::regnamespace and f.proname = _make_function.name
+        and f.oid is distinct from known;
     return name;
 end;
 $$;

@@ -23,8 +23,8 @@ as $$
             select string_agg(gc._inline(format('r.%I is not null', u)), ' and ')
             from unnest(l.columns) as u
         ),
-        'l_is_q', gc._pair(k.queue_names, 'l', k.queue_names, 'q', k.operators),
-        'l_is_t', gc._pair(k.queue_names, 'l', k.names, 't', k.operators))
+        'l_is_q', gc._entry_pair(c.key, 'l', k.queue_names, 'q', k.operators),
+        'l_is_t', gc._entry_pair(c.key, 'l', k.names, 't', k.operators))
     from (select (c.key).*) as k
 $$;
 
@@ -105,9 +105,12 @@ where {not_null} and {has_parts}
                     '(select %1$s from new_rows except select %1$s from old_rows)',
                     gc._listed(r.columns || array(
                         select u from unnest(l.columns) as u where u <> all (r.columns))))),
-                'l_is_r', gc._pair(
-                    array(select gc._queue_column(u) from unnest(r.targets) as u), 'l', r.columns,
-                    'r', r.operators))),
+                'l_is_r', (
+                    select gc._entry_pair(c.key, 'l',
+                        array_agg(r.columns[array_position(r.targets, u.name)] order by u.n), 'r',
+                        array_agg(r.operators[array_position(r.targets, u.name)] order by u.n))
+                    from unnest((c.key).names) with ordinality as u(name, n)
+                ))),
         E'\n')
     from unnest(c.refs) as r
     where r.referencing = l.relation and r.linked
@@ -207,8 +210,8 @@ begin
         from unnest(k.queue_names || l.link_columns, k.types || l.types)
             with ordinality as u(name, type, n))));
     perform gc._seal_table(to_regclass(format('gc.%I', l.links)));
-    execute format('create index on gc.%I (%s)', l.links,
-        gc._idents(k.queue_names || l.link_columns));
+    perform gc._run(format('create index on gc.%I (%s, %s)', l.links,
+        gc._index_columns(k), gc._idents(l.link_columns)));
     execute format('comment on table gc.%I is %L', l.links, format(
         'In which partitions of %s to look first for what refers to %s.', l.relation, c.target));
 end;
@@ -275,7 +278,7 @@ begin
     for l in select o.* from unnest(c.links) as o loop
         made := made || l.links;
         if not gc._link_table_fits(c, l) then
-            perform gc._drop_links(array[l.links]);
+            perform gc._put_away(to_regclass(format('gc.%I', l.links)));
             perform gc._make_link_table(c, l);
             if fill then
                 perform gc._run(gc._add_links_sql(c, l, gc._inline(l.relation::text)));

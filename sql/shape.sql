@@ -15,7 +15,7 @@ comment on type gc._link is
 create type gc._shape as (
     name text, target regclass, alias text, url text, size text, label text, generation text, condition text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
-    is_plain boolean, key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+    url_prefix text,    is_plain boolean, key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
 );
 
 comment on type gc._shape is
@@ -207,10 +207,11 @@ begin
         gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
         gc._as_written(c.target, 'generation', c.generation),
         gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns,
-        c.shared, c.proof, c.url is not null and gc._has_url_index(c), gc._key(c.target),
+        c.shared, c.proof, c.url is not null and gc._has_url_index(c),
+        c.url_prefix, gc._key(c.target),
         array(select r from gc._references(c) as r)
     into s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
-        s.columns, s.shared, s.proof, s.url_index, s.key, s.refs;
+        s.columns, s.shared, s.proof, s.url_index, s.url_prefix, s.key, s.refs;
     s.is_plain := gc._is_plain(s);
     s.links := array(select l from gc._links(s) as l);
     s.words := gc._words(s);

@@ -62,7 +62,7 @@ create function gc.status()
         tombstones_failing bigint, tombstones_last_error text, bytes_waiting numeric,
         deleted_today numeric, bytes_today numeric, deleted_total numeric, bytes_total numeric,
         paused boolean, why text, tombstones_held_up bigint, held_up_by text,
-        tombstones_overdue_since timestamptz
+        tombstones_overdue_since timestamptz, advice text
     )
     language sql
     stable
@@ -74,7 +74,8 @@ as $$
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
         c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
             (select 'a row that went cannot be worked out: ' || min(u.last_error)
-                from gc.unread_rows as u where u.collection = c.name)), t.held_up, t.held_up_by, t.overdue_since
+                from gc.unread_rows as u where u.collection = c.name)), t.held_up, t.held_up_by, t.overdue_since,
+        gc._missing_url_index(c)
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t

@@ -74,6 +74,27 @@ comment on function gc._pair(name[], text, name[], text, text[]) is
     'The condition that two rows agree in some columns.';
 
 
+-- With the hashes, so that the index on a queue or on links is used: see gc._index_columns.
+create function gc._entry_pair(
+    k gc._key_columns, left_alias text, right_names name[], right_alias text, operators text[]
+)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select concat_ws(' and ',
+        string_agg(gc._inline(format(u.hash, format('%s.%I', left_alias, u.l)) || ' = '
+            || format(u.hash, format('%s.%I', right_alias, u.r))), ' and ' order by u.n)
+            filter (where u.hash is not null),
+        gc._pair(k.queue_names, left_alias, right_names, right_alias, operators))
+    from unnest(k.queue_names, right_names, k.hashes) with ordinality as u(l, r, hash, n)
+$$;
+
+comment on function gc._entry_pair(gc._key_columns, text, name[], text, text[]) is
+    'The condition that an entry of a queue, or a link, is for the key of another row.';
+
+
 create function gc._text_of(names name[], alias text)
     returns text
     language sql
@@ -97,7 +118,8 @@ create function gc._print_settings(c gc._shape)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(string_agg(distinct s.line, E'\n' order by s.line), '')
+    select case when not c.is_plain then gc._pinned_sql()
+        else coalesce(string_agg(distinct s.line, E'\n' order by s.line), '') end
     from pg_attribute as a
     join pg_type as t on t.oid = a.atttypid
     join (values
@@ -283,7 +305,7 @@ as $$
         'queue_keys', gc._listed(k.queue_names),
         'q_keys', gc._listed(k.queue_names, 'q.'),
         't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
-        'later_is_q', gc._pair(k.queue_names, 'later', k.queue_names, 'q', k.operators),
+        'later_is_q', gc._entry_pair(c.key, 'later', k.queue_names, 'q', k.operators),
         'key_text', gc._text_of(k.names, c.alias),
         'q_key_text', gc._text_of(k.queue_names, 'q'),
         'url', gc._text_sql(c.url), 'label', gc._text_sql(c.label),

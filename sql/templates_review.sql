@@ -873,7 +873,7 @@ create function gc._found_by_url_sql(c gc._shape)
 as $$
     select gc._render(
         case
-            when c.shared and not c.url_index
+            when not c.url_index
                 then 'exists (select from {target} as {alias} where {url} = d.url{same_generation})'
             else '(select true from {target} as {alias} where {url} = d.url{same_generation} '
                 'limit 1)'
@@ -905,12 +905,15 @@ $template$, $template$
     from gc.tombstones as d
     where d.id = any ($1)
         {unless_own}
+        {prefix}
         and {found}
     {own}$template$,
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_used'))),
             'unless_own', case when c.shared then '' else gc._inline(
-                format('and d.collection <> %L', c.name)) end,
+                format('and (select gc._are_several()) and d.collection <> %L', c.name)) end,
+            'prefix', case when c.url_prefix is null then '' else
+                gc._inline(format('and starts_with(d.url, %L)', c.url_prefix)) end,
             'found', gc._found_by_url_sql(c),
             'own', case when c.shared then '' else gc._used_by_key_sql(c) end))
 $$;

@@ -150,6 +150,26 @@ comment on function gc._await_deletion(text, text, text[], interval) is
     'Waits until no worker has the object under a lease; raises ZG001 when that takes too long.';
 
 
+create function gc._require_own_url(c gc.collections, url text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not starts_with(url, c.url_prefix) then
+        raise 'this is not the address of an object of "%"', c.name
+            using errcode = 'invalid_parameter_value',
+                detail = format('%s does not begin with %s.', url, c.url_prefix),
+                hint = 'Leave the url out, or give the one that the row will have.';
+    end if;
+end;
+$$;
+
+comment on function gc._require_own_url(gc.collections, text) is
+    'Raises for an address that no row of the collection can have.';
+
+
 -- Order: the slots, the hold, and only then the tombstones. What has no tombstone yet, no claim that
 -- runs can have leased; a later one sees the slots, or the hold.
 create function gc._begin_upload(
@@ -174,6 +194,7 @@ begin
         perform gc._require_positive('wait', wait);
     end if;
 
+    perform gc._require_own_url(c, url);
     perform gc._lock_slots(array_remove(
         array[gc._slot(c.name, canonical), gc._slot('url', object)], null));
     insert into gc.holds (collection, key, url, reason, upload, held_until)

@@ -1,6 +1,6 @@
 -- Tables of another role: it lets blobgc follow them, and may drop what blobgc cannot.
 begin;
-select plan(10);
+select plan(12);
 set local client_min_messages = error;
 
 create role blobgc_shop;

@@ -2,7 +2,7 @@
 -- tests/specs/abandoned-repository.spec and tests/specs/owned-row-in-use-of-many.spec.)
 begin;
 set local client_min_messages = error;
-select plan(23);
+select plan(24);
 
 create schema app;
 update gc.settings set jitter = '0';
@@ -183,8 +183,11 @@ insert into app.object values (1);
 delete from app.object;
 select isnt_empty($$select from gc.claim('w')$$, 'an object is being deleted');
 select throws_ok(
-    $$select gc.begin_upload('object', '1', url => 'https://b.s3.amazonaws.com/1', wait => '0')$$,
+    $$select gc.begin_upload('object', '1', url => 's3://b/./1', wait => '0')$$,
     'ZG001', null, 'an upload of its key has to wait, whatever url it tells');
+select throws_ok(
+    $$select gc.begin_upload('object', '1', url => 's3://another/1', wait => '0')$$,
+    '22023', null, 'a url that no row of the collection can have is refused');
 -- While no url is known, the key is all that there is.
 select from gc.track('app.object', condition => 'true');
 select throws_ok($$select gc.begin_upload('object', '1', wait => '0')$$, 'ZG001', null,
