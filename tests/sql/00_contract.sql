@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(45);
+select plan(46);
 
 -- Something generated, so that the rules are asked of generated code too.
 create schema app;
@@ -72,10 +72,13 @@ select isnt(obj_description('gc'::regnamespace, 'pg_namespace'), null, 'the sche
 -- Safety of functions.
 select is_empty(
     $$select oid::regprocedure from gc_function
-        where prosqlbody is null
+        where prosqlbody is null and prokind = 'f'
             and not coalesce(proconfig, '{}') @> array['search_path=pg_catalog, pg_temp']$$,
-    'every function, also a generated one, looks for names in pg_catalog, and pg_temp last, or has '
+    'every function, also a generated one, but no procedure, looks for names in pg_catalog, and pg_temp last, or has '
     'looked when it was created');
+select is_empty($$select oid::regprocedure from gc_function where prokind <> 'f'
+        and oid <> 'gc.drop_unused_triggers()'::regprocedure$$,
+    'there is one procedure: it commits, and so it cannot have settings');
 select is_empty(
     $$select f.oid::regprocedure from gc_function as f
         join pg_language as l on l.oid = f.prolang where l.lanname not in ('sql', 'plpgsql')$$,
@@ -117,7 +120,7 @@ select is_empty(
         where connamespace = 'gc'::regnamespace
             and (conname ~ '_(check|fkey|excl)\d*$' or (contype in ('p', 'u')
                 and conname !~ '^(settings|review_after_defaults|collections|deletion_log|holds)_'
-                and conname !~ '^(tombstones|scan_requests|totals)_'))$$,
+                and conname !~ '^(tombstones|scan_requests|totals|unused_tables)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
@@ -129,7 +132,7 @@ select set_eq(
         'settings_statement_timeout_positive', 'settings_max_sleep_positive',
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
         'settings_log_retention_not_negative', 'review_after_defaults_value_not_negative',
-        'collections_name_length', 'collections_events_object', 'collections_undo_not_negative'],
+        'review_after_defaults_value_not_endless', 'collections_name_length', 'collections_events_object', 'collections_undo_not_negative'],
     'these are the checks, each under a name that says what is wrong');
 
 -- Versions.
