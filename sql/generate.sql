@@ -209,7 +209,9 @@ declare
             and array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum)
                 = array(select split_part(u, ' collate ', 1) from unnest(k.types) as u)
         from pg_attribute as a
-        where a.attrelid = queue and a.attnum between 1 and cardinality(k.names)
+        where a.attrelid = queue and a.attnum > 0 and a.attnum < (
+            select e.attnum from pg_attribute as e where e.attrelid = queue and e.attname = 'event'
+        )
     );
 begin
     if queue is not null and not fits then
@@ -218,11 +220,10 @@ begin
         perform gc._put_away(to_regclass(format('gc.%I', l)))
         from gc.collections as o cross join lateral unnest(o.links) as l
         where o.name = c.name;
-        -- One that another collection of this name has left behind had no entries.
+        -- Without a fingerprint, it is the queue of a collection that was untracked.
         insert into gc.scan_requests (collection, reason)
         select c.name, 'the primary key changed'
-        where gc._object_name(c.name, '_review_queue')
-            not in (select u.name from gc.unused_tables as u);
+        from gc.collections as o where o.name = c.name and o.fingerprint is not null;
     end if;
     if queue is null or not fits then
         perform gc._make_queue(c);
@@ -352,7 +353,8 @@ begin
         return;
     end if;
     perform gc._run(format('create or replace function %s returns trigger '
-        'language plpgsql as $f$begin return null; end;$f$', function));
+        'language plpgsql set search_path = pg_catalog, pg_temp '
+        'as $f$begin return null; end;$f$', function));
     perform gc._run(format('alter function %s rename to %I', function, spare));
 end;
 $$;

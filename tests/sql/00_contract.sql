@@ -72,10 +72,13 @@ select isnt(obj_description('gc'::regnamespace, 'pg_namespace'), null, 'the sche
 -- Safety of functions.
 select is_empty(
     $$select oid::regprocedure from gc_function
-        where prosqlbody is null and prokind <> 'p'
+        where prosqlbody is null and prokind = 'f'
             and not coalesce(proconfig, '{}') @> array['search_path=pg_catalog, pg_temp']$$,
-    'every function, also a generated one, looks for names in pg_catalog, and pg_temp last, or has '
+    'every function, also a generated one, but no procedure, looks for names in pg_catalog, and pg_temp last, or has '
     'looked when it was created');
+select is_empty($$select oid::regprocedure from gc_function where prokind <> 'f'
+        and oid <> 'gc.drop_unused_triggers()'::regprocedure$$,
+    'there is one procedure: it commits, and so it cannot have settings');
 select is_empty(
     $$select f.oid::regprocedure from gc_function as f
         join pg_language as l on l.oid = f.prolang where l.lanname not in ('sql', 'plpgsql')$$,

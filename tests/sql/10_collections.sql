@@ -1,6 +1,6 @@
 -- Collections: track, track again, untrack, scan; and what happens when the tables change.
 begin;
-select plan(129);
+select plan(132);
 
 set local client_min_messages = warning;
 create schema app;
@@ -390,6 +390,19 @@ select count(*) as ignored from gc.review() \gset
 select is((select count(*) from app.counter), 0::bigint,
     'and its rows are found by the scan that follows');
 select gc.untrack('counter') as ignored \gset
+
+create table app.narrow (a int, b int, primary key (a, b));
+select count(*) as ignored from gc.track('app.narrow', condition => 'true') \gset
+alter table app.narrow drop constraint narrow_pkey, add primary key (a);
+select count(*) as ignored from gc.track('app.narrow', condition => 'true') \gset
+select lives_ok('insert into app.narrow values (1, 1)',
+    'a key that loses a column does not fail the application');
+select gc.untrack('narrow') as ignored \gset
+alter table app.narrow drop constraint narrow_pkey, add primary key (b);
+select count(*) as ignored from gc.track('app.narrow', condition => 'true') \gset
+select is_empty('table gc.scan_requests', 'the queue that another key has left is not missed');
+select lives_ok('insert into app.narrow values (1, 2)', 'nor in the way');
+select gc.untrack('narrow') as ignored \gset
 
 -- The catalog: other names for the collection's table, its schema, and what is referred to.
 create table app.page (id int primary key, slug text unique, extra int);

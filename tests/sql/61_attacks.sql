@@ -359,13 +359,13 @@ delete from gc.tombstones;
 select is(pg_temp.attack(format('select gc.untrack(%L)', pg_temp.name_of('target'))), '',
     'it is untracked');
 
--- A line break in a literal. (One in a name is refused.)
-create table app.broken (id bigint primary key, path text, note text);
+-- A line break in a literal.
+create table app.broken (id bigint primary key, path text, "new line" text);
 insert into gc.review_after_defaults values ('broken_insert', '0');
 select is(
     pg_temp.attack(format('select gc.track(''app.broken'', url => %L, label => %L, '
-        'condition => ''true'')', E'''s3://a\nb/'' || id || path', 'note')),
-    '', 'an expression may have a line break in a literal');
+        'condition => ''true'')', E'''s3://a\nb/'' || id || path', E'\n"new line"\n')),
+    '', 'an expression may have a line break in a literal, and others');
 select is(
     pg_temp.attack(
         $$insert into app.broken values (1, 'x', '1'), (2, 'y', '2'), (3, 'z', '3')$$,
