@@ -956,14 +956,18 @@ comment on function _refuse_manifest(text) is 'Raises ZR006.';
 
 create function _known_members(document json)
     returns json
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select json_object_agg(m.key, m.value)
-    from json_each(document) as m
-    where m.key in ('schemaVersion', 'mediaType', 'artifactType', 'config', 'layers', 'manifests',
-        'subject', 'annotations')
+begin
+    return (
+        select json_object_agg(m.key, m.value)
+        from json_each(document) as m
+        where m.key in ('schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
+            'manifests', 'subject', 'annotations')
+    );
+end;
 $$;
 
 comment on function _known_members(json) is
@@ -972,11 +976,12 @@ comment on function _known_members(json) is
 
 create function _member_flaw(document json)
     returns text
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when document is null then 'it is empty'
         when json_typeof(document -> 'schemaVersion') is distinct from 'number'
             or document ->> 'schemaVersion' <> '2' then 'its schemaVersion is not 2'
@@ -991,7 +996,8 @@ as $$
             select from json_each(document -> 'annotations') as a
             where json_typeof(a.value) <> 'string'
         ) then 'its annotations must be strings'
-    end
+    end;
+end;
 $$;
 
 comment on function _member_flaw(json) is
@@ -1000,15 +1006,17 @@ comment on function _member_flaw(json) is
 
 create function _listed(document json, member text)
     returns json
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case json_typeof(document -> member)
+begin
+    return case json_typeof(document -> member)
         when 'array' then document -> member
         when 'object' then json_build_array(document -> member)
         else '[]'
-    end
+    end;
+end;
 $$;
 
 comment on function _listed(json, text) is
@@ -1020,21 +1028,26 @@ comment on function _listed(json, text) is
 -- are kept. So the names that matter are written as they are, once, and all others in ASCII.
 create function _name_flaw(objects json)
     returns text
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    with known(name) as (
-        select unnest(array['schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
-            'manifests', 'subject', 'annotations', 'digest', 'size', 'urls', 'data', 'platform'])
-    )
-    select 'a name occurs twice in one object, or in letters that are not its own'
-    from json_array_elements(objects) with ordinality as o(value, n)
-    cross join lateral json_object_keys(o.value) as k
-    left join known as f on lower(f.name collate "C") = lower(k collate "C")
-    group by o.n, lower(k collate "C")
-    having count(*) > 1 or bool_or(k ~ '[^ -~]') or bool_or(f.name <> k)
-    limit 1
+begin
+    return (
+        with known(name) as (
+            select unnest(array['schemaVersion', 'mediaType', 'artifactType', 'config', 'layers',
+                'manifests', 'subject', 'annotations', 'digest', 'size', 'urls', 'data',
+                'platform'])
+        )
+        select 'a name occurs twice in one object, or in letters that are not its own'
+        from json_array_elements(objects) with ordinality as o(value, n)
+        cross join lateral json_object_keys(o.value) as k
+        left join known as f on lower(f.name collate "C") = lower(k collate "C")
+        group by o.n, lower(k collate "C")
+        having count(*) > 1 or bool_or(k ~ '[^ -~]') or bool_or(f.name <> k)
+        limit 1
+    );
+end;
 $$;
 
 comment on function _name_flaw(json) is
@@ -1117,18 +1130,20 @@ comment on function _read_manifest(bytea) is
 
 create function _is_list(media_type text)
     returns boolean
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when media_type in (
             'application/vnd.oci.image.manifest.v1+json',
             'application/vnd.docker.distribution.manifest.v2+json') then false
         when media_type in (
             'application/vnd.oci.image.index.v1+json',
             'application/vnd.docker.distribution.manifest.list.v2+json') then true
-    end
+    end;
+end;
 $$;
 
 comment on function _is_list(text) is
@@ -1212,12 +1227,14 @@ comment on function _annotations(bytea) is
 
 create function _is_foreign(media_type text)
     returns boolean
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select media_type like 'application/vnd.oci.image.layer.nondistributable.%'
-        or media_type like 'application/vnd.docker.image.rootfs.foreign.%'
+begin
+    return media_type like 'application/vnd.oci.image.layer.nondistributable.%'
+        or media_type like 'application/vnd.docker.image.rootfs.foreign.%';
+end;
 $$;
 
 comment on function _is_foreign(text) is
@@ -1340,11 +1357,13 @@ $$;
 comment on function _refuse_unknown_manifest(repositories, text) is 'Raises ZR007.';
 
 
+-- The table is empty, but for what others have left for vacuum to clean: not to be read through.
 create function _await_pushes(r repositories, digests bytea[])
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
     met bytea;

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -452,8 +455,8 @@ HOSTILE = {
 }
 
 
-# The engine's own part of this is mended elsewhere; then these two pass.
-ENGINE = pytest.mark.xfail(reason="gc._has_columns reads names with quote_all_identifiers")
+# That is the engine's, not the registry's: take the mark away when it is mended there.
+ENGINE = pytest.mark.xfail(reason="gc.review says that owned references are gone")
 STRINGS = ["standard_conforming_strings", "escape_string_warning", "backslash_quote"]
 IDENTIFIERS = ["quote_all_identifiers"]
 
@@ -529,3 +532,98 @@ def test_a_registry_refuses_transactions_whose_snapshot_is_older_than_its_locks(
         execute(conn, f"begin isolation level {level}")
         assert rows(conn, "select registry.list_tags('acme/app')") == [("v1",)], "reading is fine"
         execute(conn, "commit")
+
+
+def do_anything(r: Registry, chance: random.Random, may_hurry: bool) -> None:
+    """One operation on a small repository, good or bad."""
+    contents = [f"blob {n}" for n in range(4)]
+    layers = chance.sample(contents, 2)
+    blob = digest_of(chance.choice(contents).encode())
+    found = rows(r.conn, "select registry.digest_text(digest) from registry.manifests")
+    manifest = chance.choice(found)[0] if found else digest_of(b"none")
+    image = {
+        "config": descriptor("config.v1+json", layers[0].encode()),
+        "layers": [descriptor("layer.v1.tar", layers[1].encode())],
+        "annotations": {"n": str(chance.randrange(3))},
+    }
+    about = {"mediaType": "x", "digest": manifest, "size": 1}
+    some = [{"mediaType": "x", "digest": digest, "size": 1} for (digest,) in found[:2]]
+    tag = chance.choice(["a", "b", "c", None])
+    steps: list[Callable[[], object]] = [
+        lambda: r.upload("acme/app", layers[0]),
+        lambda: r.put("acme/app", image, tag),
+        lambda: r.put("acme/app", {**image, "subject": about}, tag),
+        lambda: r.put("acme/app", {"manifests": some}, tag),
+        lambda: r.put("acme/app", {"manifests": some, "subject": about}, None),
+        lambda: r.call("unlink_blob", "acme/app", blob),
+        lambda: r.call("link_blob", "acme/app", blob),
+        lambda: r.call("untag", "acme/app", tag or "a"),
+        lambda: r.call("tag", "acme/app", tag or "a", manifest),
+        lambda: r.call("delete_manifest", "acme/app", manifest),
+        r.a_day_passes if may_hurry else lambda: rows(r.conn, "select * from gc.review()"),
+    ]
+    chance.choice(steps)()
+
+
+def storm(
+    database: Database, seed: int, until: float, done: list[bool], strange: list[str]
+) -> None:
+    """A client that does anything; what is no error of the registry is noted."""
+    chance = random.Random(seed)
+    with database.connect() as conn:
+        while time.monotonic() < until:
+            try:
+                do_anything(Registry(conn), chance, may_hurry=seed == 0)
+                done.append(True)
+            except psycopg.Error as error:
+                if (error.sqlstate or "")[:2] != "ZR" and error.sqlstate != "ZG001":
+                    strange.append(f"{error.sqlstate} {error}")
+
+
+def test_a_storm_of_operations_leaves_nothing_that_cannot_be_pulled(
+    new_database: NewDatabase,
+) -> None:
+    database = new_database()
+    done: list[bool] = []
+    strange: list[str] = []
+    with database.connect() as conn:
+        create_registry(conn, 0)
+        value(conn, "select registry.create_repository('acme/app')")
+        until = time.monotonic() + 8
+        clients = [
+            threading.Thread(target=storm, args=(database, seed, until, done, strange))
+            for seed in range(6)
+        ]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        assert strange == []
+        assert len(done) > 100
+        lacking = rows(conn, """
+            select registry.digest_text(m.digest), d
+            from registry.manifests as m
+            left join registry.layers as l on l.manifest_id = m.id
+            cross join unnest(array[m.configuration_blob_digest, l.digest]) as d
+            where d is not null and not exists (
+                select from registry.repository_blobs as o
+                where o.repository_id = m.repository_id and o.digest = d)
+        """)
+        assert lacking == [], "every part of a manifest is linked"
+        unlinked = rows(conn, """
+            select s.id, m.id
+            from registry.manifests as m
+            join registry.manifests as s on s.digest = m.subject_digest
+            where not exists (
+                select from registry.referrers as r
+                where r.subject_id = s.id and r.manifest_id = m.id)
+        """)
+        assert unlinked == [], "who is about another is known to it"
+        assert value(conn, "select count(*) from registry.pushes") == 0
+        # Without tags nothing is kept, whatever is about whatever.
+        r = Registry(conn)
+        execute(conn, "delete from registry.tags")
+        while rows(conn, "select from gc.status() where queued > 0"):
+            r.a_day_passes()
+        assert r.manifests() == set()
+        assert value(conn, "select count(*) from registry.blobs") == 0
