@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(46);
+select plan(47);
 
 -- Something generated, so that the rules are asked of generated code too.
 create schema app;
