@@ -306,7 +306,7 @@ create function gc._held(ids bigint[])
 as $$
 begin
     if not gc._has_holds() then
-        return '{}';
+        return array[]::bigint[];
     end if;
     return array(
         select t.id from gc.tombstones as t
@@ -392,7 +392,7 @@ comment on function gc._free_slots(integer[]) is 'Those of the slots in which no
 
 -- An upload that has not committed yet shows only in its slots, one that has only in its hold: so
 -- first the slots are looked at, then, with a new snapshot, the holds. Whoever locks a slot has
--- gc.holds locked, and nobody has whom we have not let: without such a lock there is no slot to see.
+-- locked gc.holds before, which only our own functions can do: without that, no slot is locked.
 create function gc._return_uploads(leased bigint[])
     returns void
     language plpgsql

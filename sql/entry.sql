@@ -10,6 +10,7 @@ create function gc._pin(signature regprocedure, by_index boolean)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+-- @plpgsql_check_options: security_warnings = off
 declare
     clause text;
 begin

@@ -104,20 +104,25 @@ create function gc._review_batch(name text, batch integer, entries tid[], room i
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r gc._review_result;
+    reviewed integer;
+    kept integer;
+    deleted integer;
+    busy integer;
+    bytes bigint;
+    touched integer;
 begin
     execute format(
-        'select reviewed, kept, deleted, busy, 0, bytes, touched from gc.%I($1, $2, $3, true)',
+        'select reviewed, kept, deleted, busy, bytes, touched from gc.%I($1, $2, $3, true)',
         gc._object_name(name, '_review'))
-    into r using batch, entries, room;
+    into reviewed, kept, deleted, busy, bytes, touched using batch, entries, room;
     -- What a deferred constraint has to say, it says now, while one row can still be told apart.
-    if r.touched > 0 then
+    if touched > 0 then
         perform gc._check_deferred(name);
     end if;
-    if r.deleted > 0 then
-        insert into gc.totals (collection, rows) values (name, r.deleted);
+    if deleted > 0 then
+        insert into gc.totals (collection, rows) values (name, deleted);
     end if;
-    return r;
+    return (reviewed, kept, deleted, busy, 0, bytes, touched)::gc._review_result;
 end;
 $$;
 
@@ -141,6 +146,7 @@ declare
     r gc._review_result;
     part integer := case when refused then 1 else (batch + 1) / 2 end;
     locked_out integer := 0;
+    failed integer;
     entries tid[];
 begin
     for attempt in 1 .. 2 * batch + 20 loop
@@ -156,9 +162,8 @@ begin
             when query_canceled or others then
                 locked_out := locked_out + (sqlstate = '55P03')::integer;
                 if part = 1 or sqlstate = '57014' then
-                    r := (0, 0, 0, 0, gc._back_off(name, entries, sqlerrm), 0, 0);
-                    r.reviewed := r.failed;
-                    total := gc._add(total, r);
+                    failed := gc._back_off(name, entries, sqlerrm);
+                    total := gc._add(total, (failed, 0, 0, 0, failed, 0, 0)::gc._review_result);
                 end if;
                 exit when sqlstate = '57014';
                 part := greatest(part / 2, 1);
@@ -357,8 +362,8 @@ comment on function gc._begin_next_with(text) is
 
 
 -- What time and room is left is shared out, and a review that runs out of time is followed by one
--- that begins where it stopped, so that no collection can starve the others. lock_timeout is named here so that what is set inside ends
--- with the function.
+-- that begins where it stopped, so that no collection can starve the others. lock_timeout is named
+-- here so that what is set inside ends with the function.
 create function gc.review(batch integer default 1000)
     returns table (
         collection text, reviewed integer, kept integer, deleted integer, busy integer,
@@ -375,7 +380,7 @@ declare
     room integer := (select s.max_rows from gc.settings as s);
     time_left interval := (select s.statement_timeout from gc.settings as s);
     until timestamptz := clock_timestamp() + time_left;
-    results jsonb := '{}';
+    results jsonb := jsonb_build_object();
     r gc._review_result;
 begin
     perform gc._require_read_committed('review');

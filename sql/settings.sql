@@ -82,8 +82,8 @@ comment on column gc.settings.trusted_roles is
     'triggers, types. Besides them superusers, the owner of blobgc and, unless that is a '
     'superuser, the owner of the collection.';
 comment on column gc.settings.application_path is
-    'The search_path that triggers of the application''s own see when a review deletes a row; null: '
-    'what ALTER ROLE and ALTER DATABASE say for the owner of the table.';
+    'The search_path that triggers of the application''s own see when a review deletes a row; '
+    'null: what ALTER ROLE and ALTER DATABASE say for the owner of the table.';
 comment on column gc.settings.log_retention is
     'How long gc.deletion_log is kept. The daily totals are kept for ever.';
 

@@ -13,9 +13,11 @@ comment on type gc._link is
 
 
 create type gc._shape as (
-    name text, target regclass, alias text, url text, size text, label text, generation text, condition text,
+    name text, target regclass, alias text, url text, size text, label text, generation text,
+    condition text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
-    url_prefix text,    is_plain boolean, key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+    url_prefix text, is_plain boolean,
+    key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
 );
 
 comment on type gc._shape is
@@ -179,7 +181,8 @@ create function gc._is_plain(s gc._shape)
 as $$
     select not exists (
         select from unnest(array[s.url, s.size, s.label, s.generation]) as e(written)
-        where regexp_replace(e.written, $re$'([^'\\]|'')*'|"([^"]|"")*"|\mencode\([\w.]+, '(hex|base64)'::text\)$re$
+        where regexp_replace(e.written, $re$'([^'\\]|'')*'|"([^"]|"")*"$re$
+            || $re$|\mencode\([\w.]+, '(hex|base64)'::text\)$re$
             || $re$|\m[a-z_][a-z0-9_$]*\M(?!\()|::text\M|\|\||[().\s]$re$, '', 'g') <> ''
     ) and not exists (
         select from pg_attribute as a
@@ -194,6 +197,43 @@ comment on function gc._is_plain(gc._shape) is
     'Whether the expressions about an object can be computed for every row.';
 
 
+create function gc._read_shape(c gc.collections)
+    returns gc._shape
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (
+        c.name, c.target, gc._written_alias(c.target), gc._as_written(c.target, 'url', c.url),
+        gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
+        gc._as_written(c.target, 'generation', c.generation),
+        gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns, c.shared,
+        c.proof, c.url is not null and gc._has_url_index(c), c.url_prefix, null,
+        gc._key(c.target), array(select r from gc._references(c) as r), null, null
+    )::gc._shape
+$$;
+
+comment on function gc._read_shape(gc.collections) is
+    'The shape of a collection, as far as the catalog tells it.';
+
+
+create function gc._complete_shape(s gc._shape, is_plain boolean, links gc._link[], words jsonb)
+    returns gc._shape
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (
+        s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events,
+        s.undo, s.columns, s.shared, s.proof, s.url_index, s.url_prefix,
+        _complete_shape.is_plain, s.key, s.refs, _complete_shape.links, _complete_shape.words
+    )::gc._shape
+$$;
+
+comment on function gc._complete_shape(gc._shape, boolean, gc._link[], jsonb) is
+    'A shape with what can be told from the rest of it.';
+
+
 create function gc._shape(c gc.collections)
     returns gc._shape
     language plpgsql
@@ -201,21 +241,10 @@ create function gc._shape(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    s gc._shape;
+    s gc._shape := gc._read_shape(c);
 begin
-    select c.name, c.target, gc._written_alias(c.target), gc._as_written(c.target, 'url', c.url),
-        gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
-        gc._as_written(c.target, 'generation', c.generation),
-        gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns,
-        c.shared, c.proof, c.url is not null and gc._has_url_index(c),
-        c.url_prefix, gc._key(c.target),
-        array(select r from gc._references(c) as r)
-    into s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
-        s.columns, s.shared, s.proof, s.url_index, s.url_prefix, s.key, s.refs;
-    s.is_plain := gc._is_plain(s);
-    s.links := array(select l from gc._links(s) as l);
-    s.words := gc._words(s);
-    return s;
+    s := gc._complete_shape(s, gc._is_plain(s), array(select l from gc._links(s) as l), null);
+    return gc._complete_shape(s, s.is_plain, s.links, gc._words(s));
 end;
 $$;
 

@@ -74,8 +74,8 @@ as $$
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
         c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
             (select 'a row that went cannot be worked out: ' || min(u.last_error)
-                from gc.unread_rows as u where u.collection = c.name)), t.held_up, t.held_up_by, t.overdue_since,
-        gc._missing_url_index(c)
+                from gc.unread_rows as u where u.collection = c.name)),
+        t.held_up, t.held_up_by, t.overdue_since, gc._missing_url_index(c)
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t

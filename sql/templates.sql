@@ -368,8 +368,8 @@ create type gc._trigger as (
 );
 
 comment on type gc._trigger is
-    'A trigger that a collection needs: what it does, and what it does where the tables are not what '
-    'they were.';
+    'A trigger that a collection needs: what it does, and what it does where the tables are not '
+    'what they were.';
 
 
 create function gc._has_columns_sql(relation regclass, columns name[])
@@ -751,8 +751,8 @@ comment on function gc._buried_sql(gc._shape, text, text) is
     'The statement that writes tombstones for rows.';
 
 
--- A review tells why it deletes a row; who else deletes one does not. Anybody can make a setting, but
--- only a review writes to gc.reviewing.
+-- A review tells why it deletes a row; who else deletes one does not. Anybody can make a setting,
+-- but only a review writes to gc.reviewing.
 create function gc._after_delete_sql(c gc._shape)
     returns text
     language sql

@@ -504,6 +504,25 @@ $$;
 comment on function gc._delete_sql(gc._shape) is 'The part of a review that deletes.';
 
 
+create function gc._delete_all_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+-- Triggers of the application's own look for names where they would in the application.
+perform set_config('search_path', gc._application_path({table}), true);
+{owned}
+{delete}
+perform set_config('search_path', 'pg_catalog, pg_temp', true);$template$,
+        c.words || jsonb_build_object('owned', gc._owned_sql(c), 'delete', gc._delete_sql(c)))
+$$;
+
+comment on function gc._delete_all_sql(gc._shape) is
+    'The part of a review that deletes, owned rows first.';
+
+
 create function gc._put_off_sql(c gc._shape)
     returns text
     language sql
@@ -540,12 +559,11 @@ as $$
         'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
         'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
-        'owned', gc._owned_sql(c),
         'variables', concat_ws(E'\n', 'event text;', 'freed bigint;', case
             when gc._owns_sql(c) is not null
                 then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end),
-        'delete', gc._delete_sql(c),
+        'delete', gc._delete_all_sql(c),
         'put_off', gc._put_off_sql(c))
 $$;
 
@@ -595,11 +613,7 @@ begin
         return;
     end if;
     {decide}
-    -- Triggers of the application's own look for names where they would in the application.
-    perform set_config('search_path', gc._application_path({table}), true);
-    {owned}
     {delete}
-    perform set_config('search_path', 'pg_catalog, pg_temp', true);
     {put_off}
 end;$template$,
         gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))

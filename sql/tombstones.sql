@@ -19,7 +19,8 @@ create function gc._store(url text)
     language sql
     immutable
     parallel safe
-    return left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128);
+    set search_path = pg_catalog, pg_temp
+as $$ select left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128) $$;
 
 comment on function gc._store(text) is 'The store that an address is in: s3://bucket, file://.';
 
@@ -41,7 +42,9 @@ create table gc.tombstones (
     last_error text,
     held_up text,
     wait_for xid8,
-    store text not null generated always as (gc._store(url)) stored,
+    -- As gc._store computes it.
+    store text not null generated always as
+        (left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128)) stored,
     -- Two tombstones of one object are never both claimed. By a hash of the whole text, because it
     -- may be longer than a btree takes.
     constraint tombstones_one_deletion
@@ -146,8 +149,8 @@ comment on function gc._lock_slots(integer[]) is
     'Says, until the commit, that something of these slots is being written.';
 
 
--- A repeatable read does not see a tombstone, a lease or a deletion that is newer than its snapshot,
--- but a constraint does: PostgreSQL then ends the statement with a serialization failure, and the
+-- A repeatable read does not see a tombstone, a lease or a deletion newer than its snapshot, but a
+-- constraint does: PostgreSQL then ends the statement with a serialization failure, and the
 -- caller retries. A claim that comes later sees the slots.
 create function gc._probe(urls text[], generations text[])
     returns void
@@ -255,7 +258,8 @@ begin
     if found then
         raise 'the object of this row is being deleted'
             using errcode = 'ZG001',
-                detail = format('%s is leased to a worker until %s.', deleting.url, deleting.due_at),
+                detail = format('%s is leased to a worker until %s.',
+                    deleting.url, deleting.due_at),
                 hint = format('Call gc.begin_upload(%L, …) for this row, write the object again, '
                     'and insert the row then.', collection);
     end if;
@@ -423,6 +427,7 @@ create function gc._address(
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+-- @plpgsql_check_options: security_warnings = off
 begin
     execute format(
         'select (%s)::text, nullif((%s)::text, %L) from jsonb_populate_record(null::%s, $1) as %I',

@@ -381,8 +381,8 @@ comment on function gc._configured_path(regclass) is
     'The search_path that the owner of a table has, as far as it is configured.';
 
 
--- The application's triggers run with the rights of blobgc's owner here, so a schema in which others
--- can create something is left out, and temporary tables come last.
+-- The application's triggers run with the rights of blobgc's owner here, so a schema in which
+-- others can create something is left out, and temporary tables come last.
 create function gc._application_path(target regclass)
     returns text
     language plpgsql
