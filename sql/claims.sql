@@ -115,7 +115,7 @@ comment on function gc._oldest_other() is
 -- What is due is taken first and judged afterwards, so that the cost is that of the batch. What
 -- cannot be handed out now steps back for a moment and lets others through. A wait_for beyond every
 -- snapshot of this server came with a dump from another: all of those transactions have ended.
-create function gc._lease(worker text, batch integer, lease interval)
+create function gc._lease(worker text, batch integer, lease interval, prefixes text[])
     returns bigint[]
     language plpgsql
     volatile
@@ -129,7 +129,9 @@ declare
 begin
     loop
         taken := array(
-            select t.id from gc.tombstones as t where t.due_at <= clock_timestamp()
+            select t.id from gc.tombstones as t
+            where t.due_at <= clock_timestamp() and (prefixes is null or exists (
+                select from unnest(prefixes) as p where starts_with(t.url, p)))
             order by t.due_at
             limit batch
             for update skip locked
@@ -156,7 +158,7 @@ begin
 end;
 $$;
 
-comment on function gc._lease(text, integer, interval) is
+comment on function gc._lease(text, integer, interval, text[]) is
     'Leases what is due, longest overdue first; what another session holds is left to it.';
 
 
@@ -266,7 +268,8 @@ comment on function gc._drop_used(bigint[]) is
 
 
 create function gc.claim(
-    worker text, batch integer default 1000, lease interval default '5 minutes'
+    worker text, batch integer default 1000, lease interval default '5 minutes',
+    prefixes text[] default null
 )
     returns table (
         id bigint, collection text, key text, label text, url text, generation text, size bigint,
@@ -288,7 +291,7 @@ begin
     perform gc._require_positive('lease', lease);
 
     perform pg_advisory_xact_lock_shared(gc._lock_class(), gc._claim_lock());
-    leased := gc._lease(worker, batch, lease);
+    leased := gc._lease(worker, batch, lease, prefixes);
     if leased is null then
         return;
     end if;
@@ -301,9 +304,9 @@ begin
         order by t.id;
 end;
 $$;
-revoke all on function gc.claim(text, integer, interval) from public;
+revoke all on function gc.claim(text, integer, interval, text[]) from public;
 
-comment on function gc.claim(text, integer, interval) is
+comment on function gc.claim(text, integer, interval, text[]) is
     'Leases tombstones that are due to a worker, who then deletes their objects and confirms.';
 
 

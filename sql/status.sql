@@ -26,7 +26,7 @@ comment on function gc._queue_status(text) is 'What gc.status says about one rev
 
 create function gc._tombstone_status(
     name text, out waiting bigint, out claimed bigint, out failing bigint, out bytes numeric,
-    out last_error text
+    out last_error text, out held_up bigint
 )
     language sql
     stable
@@ -36,7 +36,10 @@ as $$
         count(*) filter (where c.claimed),
         count(*) filter (where t.failures > 0),
         coalesce(sum(t.size), 0),
-        (array_agg(t.last_error order by t.due_at desc) filter (where t.failures > 0))[1]
+        (array_agg(t.last_error order by t.due_at desc) filter (where t.failures > 0))[1],
+        count(*) filter (
+            where t.worker is null and t.due_at <= clock_timestamp() + interval '2 seconds'
+                and (t.wait_for > gc._oldest_other() or gc._is_held(t.collection, t.key, t.url)))
     from gc.tombstones as t
     cross join lateral (
         select t.worker is not null and t.due_at > clock_timestamp()
@@ -54,7 +57,7 @@ create function gc.status()
         failing bigint, last_error text, tombstones_waiting bigint, tombstones_claimed bigint,
         tombstones_failing bigint, tombstones_last_error text, bytes_waiting numeric,
         deleted_today numeric, bytes_today numeric, deleted_total numeric, bytes_total numeric,
-        paused boolean, why text
+        paused boolean, why text, tombstones_held_up bigint, held_up_by text
     )
     language sql
     stable
@@ -64,7 +67,8 @@ as $$
     select c.name, c.target::text, q.queued, q.due, q.overdue_since, q.failing, q.last_error,
         t.waiting, t.claimed, t.failing, t.last_error, t.bytes,
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
-        c.problem is not null, c.problem
+        c.problem is not null, c.problem, t.held_up,
+        case when t.held_up > 0 then 'a running transaction or an upload' end
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t
@@ -107,7 +111,7 @@ comment on function gc._next_review(text) is 'When the next review of a collecti
 
 
 -- A tombstone that cannot be handed out yet has stepped back when it was last asked for.
-create function gc.next_due()
+create function gc.next_due(prefixes text[] default null)
     returns timestamptz
     language sql
     stable
@@ -117,7 +121,11 @@ as $$
     select least(
         now() + s.max_sleep,
         (select min(gc._next_review(c.name)) from gc.collections as c where c.problem is null),
-        (select min(t.due_at) from gc.tombstones as t),
+        (
+            select min(t.due_at) from gc.tombstones as t
+            where prefixes is null or exists (
+                select from unnest(prefixes) as p where starts_with(t.url, p))
+        ),
         (
             select now() from gc.collections as c
             where c.problem is null
@@ -129,7 +137,7 @@ as $$
     )
     from gc.settings as s
 $$;
-revoke all on function gc.next_due() from public;
+revoke all on function gc.next_due(text[]) from public;
 
-comment on function gc.next_due() is
+comment on function gc.next_due(text[]) is
     'When there will be work: what a runner sleeps until. Never further away than max_sleep.';
