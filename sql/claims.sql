@@ -70,6 +70,22 @@ $$;
 comment on function gc._stores(text[]) is 'The stores in which something is to be deleted.';
 
 
+create function gc._is_under(url text, prefixes text[])
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return prefixes is null
+        or exists (select from unnest(prefixes) as p where starts_with(url, p));
+end;
+$$;
+
+comment on function gc._is_under(text, text[]) is
+    'Whether an address begins with one of the prefixes; null: any will do.';
+
+
 -- With several collections, a row of another may have the url, unless their addresses differ from
 -- the beginning.
 create function gc._are_several()
@@ -237,9 +253,7 @@ begin
         cross join lateral (
             select t.id from gc.tombstones as t
             where t.store = g.s and t.wait_for = g.r and t.due_at <= moment
-                and (prefixes is null or exists (
-                    select from unnest(prefixes) as p where starts_with(t.url, p)
-                ))
+                and gc._is_under(t.url, prefixes)
             order by t.due_at
             limit batch
             for update skip locked

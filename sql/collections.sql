@@ -223,3 +223,22 @@ $$;
 
 comment on function gc._spellings(regclass, name[]) is
     'The texts that name a reference in the argument "owned" of gc.track.';
+
+
+create function gc._references(c gc.collections)
+    returns setof gc._reference
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
+        o.owned,
+        o.owned is null and f.to_key
+            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false),
+        f.itself
+    from gc._foreign_keys(c.target) as f
+    cross join lateral (select array_position(c.owned, f.reference)) as o(owned)
+$$;
+
+comment on function gc._references(gc.collections) is
+    'The references into a collection, with their place in "owned", and whether links help.';

@@ -42,14 +42,14 @@ $$;
 
 
 -- Last of all, and at the installation only: later, rights have been given by name.
-select gc._seal_table(c.oid) from pg_class as c
-where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v', 'c');
-select gc._seal('pg_proc'::regclass, f.oid) from pg_proc as f
-where f.pronamespace = 'gc'::regnamespace;
 do $$
 declare
     grantee oid;
 begin
+    perform gc._seal_table(c.oid) from pg_class as c
+    where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v', 'c');
+    perform gc._seal('pg_proc'::regclass, f.oid) from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace;
     for grantee in
         select a.grantee
         from pg_namespace as n

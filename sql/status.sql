@@ -117,30 +117,39 @@ $$;
 comment on function gc._next_review(text) is 'When the next review of a collection is due.';
 
 
--- One step of the index for each store and each kind of tombstone. What waits for a transaction is
--- asked for again in a second.
+-- One step of the index for each store and each kind of tombstone, and further only over those that
+-- are not under a prefix. What waits for a transaction is asked for again in a second.
 create function gc._next_claim(prefixes text[])
     returns timestamptz
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select least(min(d.due_at), min(w.due_at))
+    select min(d.due_at)
     from gc._stores(prefixes) as s
     cross join lateral (
-        select least(
-            (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for is null order by t.due_at limit 1),
-            (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for = '0' order by t.due_at limit 1),
-            (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for = '1' order by t.due_at limit 1))
+        (
+            select t.due_at from gc.tombstones as t
+            where t.store = s and t.wait_for is null and gc._is_under(t.url, prefixes)
+            order by t.due_at
+            limit 1
+        )
+        union all
+        select o.due_at
+        from unnest('{0,1}'::xid8[]) as r
+        cross join lateral (
+            select t.due_at from gc.tombstones as t
+            where t.store = s and t.wait_for = r and gc._is_under(t.url, prefixes)
+            order by t.due_at
+            limit 1
+        ) as o
+        union all
+        (
+            select now() + interval '1 second' from gc.tombstones as t
+            where t.store = s and t.wait_for > '1' and gc._is_under(t.url, prefixes)
+            limit 1
+        )
     ) as d(due_at)
-    left join lateral (
-        select now() + interval '1 second' from gc.tombstones as t
-        where t.store = s and t.wait_for > '1'
-        limit 1
-    ) as w(due_at) on true
 $$;
 
 comment on function gc._next_claim(text[]) is 'When the next tombstone can be claimed.';
