@@ -19,7 +19,8 @@ create table gc.collections (
     events jsonb not null default '{}'
         constraint collections_events_object check (jsonb_typeof(events) = 'object'),
     undo interval not null default '0'
-        constraint collections_undo_not_negative check (undo >= '0'),
+        constraint collections_undo_not_negative check (undo >= '0')
+        constraint collections_undo_not_endless check (undo <= '10 years'),
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',

@@ -8,7 +8,8 @@
 
 create table gc.settings (
     jitter interval not null default '1 minute'
-        constraint settings_jitter_not_negative check (jitter >= '0'),
+        constraint settings_jitter_not_negative check (jitter >= '0')
+        constraint settings_jitter_not_endless check (jitter <= '10 years'),
     busy_delay interval not null default '30 seconds'
         constraint settings_busy_delay_positive check (busy_delay > '0'),
     backoff interval not null default '5 minutes'

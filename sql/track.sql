@@ -70,8 +70,8 @@ create function gc._require_undo(undo interval)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if undo is null or undo < '0' then
-        raise 'an undo window cannot be negative'
+    if undo is null or undo < '0' or undo > '10 years' then
+        raise 'an undo window is between nothing and ten years'
             using errcode = 'invalid_parameter_value',
                 detail = format('undo is %s.', coalesce(undo::text, 'null')),
                 hint = 'Leave undo out for none.';

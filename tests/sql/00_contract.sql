@@ -144,6 +144,7 @@ select set_eq(
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
         'settings_log_retention_not_negative', 'review_after_defaults_value_not_negative',
         'review_after_defaults_value_not_endless', 'collections_name_length',
+        'settings_jitter_not_endless', 'collections_undo_not_endless',
         'collections_events_object', 'collections_undo_not_negative'],
     'these are the checks, each under a name that says what is wrong');
 
