@@ -138,7 +138,8 @@ $$;
 comment on function gc._next_review(text) is 'When the next review of a collection is due.';
 
 
--- One step of the index for each store and each kind of tombstone. What waits for a transaction is
+-- One step of the index for each store and each kind of tombstone; more only where a store has what
+-- is under other prefixes. What waits for a transaction is
 -- asked for again in a second.
 create function gc._next_claim(prefixes text[])
     returns timestamptz
@@ -151,15 +152,22 @@ as $$
     cross join lateral (
         select least(
             (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for is null order by t.due_at limit 1),
+                where t.store = s and t.wait_for is null
+                    and (prefixes is null or t.url ^@ any (prefixes))
+                order by t.due_at limit 1),
             (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for = '0' order by t.due_at limit 1),
+                where t.store = s and t.wait_for = '0'
+                    and (prefixes is null or t.url ^@ any (prefixes))
+                order by t.due_at limit 1),
             (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for = '1' order by t.due_at limit 1))
+                where t.store = s and t.wait_for = '1'
+                    and (prefixes is null or t.url ^@ any (prefixes))
+                order by t.due_at limit 1))
     ) as d(due_at)
     left join lateral (
         select now() + interval '1 second' from gc.tombstones as t
         where t.store = s and t.wait_for > '1'
+            and (prefixes is null or t.url ^@ any (prefixes))
         limit 1
     ) as w(due_at) on true
 $$;
