@@ -70,22 +70,6 @@ $$;
 comment on function gc._stores(text[]) is 'The stores in which something is to be deleted.';
 
 
-create function gc._is_under(url text, prefixes text[])
-    returns boolean
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return prefixes is null
-        or exists (select from unnest(prefixes) as p where starts_with(url, p));
-end;
-$$;
-
-comment on function gc._is_under(text, text[]) is
-    'Whether an address begins with one of the prefixes; null: any will do.';
-
-
 -- With several collections, a row of another may have the url, unless their addresses differ from
 -- the beginning.
 create function gc._are_several()
@@ -120,7 +104,9 @@ comment on function gc._oldest_other() is
     'The oldest transaction that is running, apart from this one; null: there is none.';
 
 
-create function gc._unsettled(stores text[], several boolean, moment timestamptz, batch integer)
+create function gc._unsettled(
+    stores text[], prefixes text[], several boolean, moment timestamptz, batch integer
+)
     returns bigint[]
     language plpgsql
     volatile
@@ -133,6 +119,7 @@ begin
         cross join lateral (
             select t.id from gc.tombstones as t
             where t.store = s and t.wait_for is null and t.due_at <= moment
+                and (prefixes is null or t.url ^@ any (prefixes))
             order by t.due_at
             limit batch
             for update skip locked
@@ -144,6 +131,7 @@ begin
         cross join lateral (
             select t.id from gc.tombstones as t
             where several and t.store = s and t.wait_for = '0' and t.due_at <= moment
+                and (prefixes is null or t.url ^@ any (prefixes))
             order by t.due_at
             limit batch
             for update skip locked
@@ -153,21 +141,23 @@ begin
 end;
 $$;
 
-comment on function gc._unsettled(text[], boolean, timestamptz, integer) is
+comment on function gc._unsettled(text[], text[], boolean, timestamptz, integer) is
     'Locks tombstones that are due and of which it is not known for which transactions to wait.';
 
 
 -- Whoever has a transaction id already may have inserted a row before the tombstone could be seen;
 -- whoever gets one later sees it. A snapshot knows ids only up to the last that is over, so one is
 -- made to be over: then xmax lies beyond all that were given out before.
-create function gc._settle(stores text[], several boolean, moment timestamptz, batch integer)
+create function gc._settle(
+    stores text[], prefixes text[], several boolean, moment timestamptz, batch integer
+)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    taken bigint[] := gc._unsettled(stores, several, moment, batch);
+    taken bigint[] := gc._unsettled(stores, prefixes, several, moment, batch);
     oldest xid8;
     newest xid8;
 begin
@@ -188,13 +178,13 @@ begin
 end;
 $$;
 
-comment on function gc._settle(text[], boolean, timestamptz, integer) is
+comment on function gc._settle(text[], text[], boolean, timestamptz, integer) is
     'Notes, for tombstones of objects that may be shared, which transactions a claim waits for.';
 
 
 -- A wait_for beyond every snapshot of this server came with a dump from another: all of those
 -- transactions have ended.
-create function gc._end_waits(stores text[], batch integer)
+create function gc._end_waits(stores text[], prefixes text[], batch integer)
     returns void
     language plpgsql
     volatile
@@ -214,6 +204,7 @@ begin
             select t.id from gc.tombstones as t
             where t.store = s and t.wait_for >= w.low and t.wait_for <= w.high
                 and t.wait_for <> newest
+                and (prefixes is null or t.url ^@ any (prefixes))
             order by t.wait_for
             limit batch
             for update skip locked
@@ -223,7 +214,7 @@ begin
 end;
 $$;
 
-comment on function gc._end_waits(text[], integer) is
+comment on function gc._end_waits(text[], text[], integer) is
     'Notes, for tombstones whose transactions have all ended, that nothing is waited for any more.';
 
 
@@ -253,7 +244,7 @@ begin
         cross join lateral (
             select t.id from gc.tombstones as t
             where t.store = g.s and t.wait_for = g.r and t.due_at <= moment
-                and gc._is_under(t.url, prefixes)
+                and (prefixes is null or t.url ^@ any (prefixes))
             order by t.due_at
             limit batch
             for update skip locked
@@ -549,8 +540,8 @@ begin
 
     perform gc._commit_durably();
     perform gc._limit_lock_waits();
-    perform gc._settle(stores, several, moment, batch);
-    perform gc._end_waits(stores, batch);
+    perform gc._settle(stores, prefixes, several, moment, batch);
+    perform gc._end_waits(stores, prefixes, batch);
     taken := gc._take(stores, prefixes, several, moment, batch);
     if cardinality(taken) = 0 then
         return;

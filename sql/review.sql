@@ -204,6 +204,34 @@ comment on function gc._note_problem(text, text) is
     'Notes why a collection is not reviewed, or with null that it is again.';
 
 
+create function gc._read_row(reader name, id bigint)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    begin
+        execute format('select gc.%I($1, false)', reader) using array[id];
+        return;
+    exception
+        when others then
+            null;
+    end;
+    execute format('select gc.%I($1, true)', reader) using array[id];
+exception
+    when others then
+        update gc.unread_rows as u
+        set due_at = now() + gc._backoff(u.failures), failures = u.failures + 1,
+            last_error = sqlerrm
+        where u.id = _read_row.id;
+end;
+$$;
+
+comment on function gc._read_row(name, bigint) is
+    'Writes the tombstone of one row that was kept whole; without label and size if these raise.';
+
+
 -- Rows that a trigger could not work out: now the code fits the table again.
 create function gc._read_rows(name text, batch integer)
     returns void
@@ -220,7 +248,6 @@ declare
         limit batch
         for update skip locked
     );
-    one bigint;
 begin
     if cardinality(due) = 0 then
         return;
@@ -232,17 +259,7 @@ begin
         when others then
             null;
     end;
-    foreach one in array due loop
-        begin
-            execute format('select gc.%I($1, true)', reader) using array[one];
-        exception
-            when others then
-                update gc.unread_rows as u
-                set due_at = now() + gc._backoff(u.failures), failures = u.failures + 1,
-                    last_error = sqlerrm
-                where u.id = one;
-        end;
-    end loop;
+    perform gc._read_row(reader, u) from unnest(due) as u;
 end;
 $$;
 

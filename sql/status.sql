@@ -55,6 +55,27 @@ comment on function gc._tombstone_status(text) is
     'What gc.status says about the tombstones of one collection.';
 
 
+-- PostgreSQL looks at the table to print an index, and waits for whoever has it locked: there is
+-- no advice then.
+create function gc._advice(c gc.collections)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set lock_timeout = '100ms'
+as $$
+begin
+    return gc._missing_url_index(c);
+exception
+    when lock_not_available then
+        return null;
+end;
+$$;
+
+comment on function gc._advice(gc.collections) is
+    'What gc.status recommends for a collection; null where that is nothing, or cannot be told now.';
+
+
 create function gc.status()
     returns table (
         collection text, target text, queued bigint, due bigint, overdue_since timestamptz,
@@ -75,7 +96,7 @@ as $$
         c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
             (select 'a row that went cannot be worked out: ' || min(u.last_error)
                 from gc.unread_rows as u where u.collection = c.name)),
-        t.held_up, t.held_up_by, t.overdue_since, gc._missing_url_index(c)
+        t.held_up, t.held_up_by, t.overdue_since, gc._advice(c)
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t
@@ -130,7 +151,8 @@ as $$
     cross join lateral (
         (
             select t.due_at from gc.tombstones as t
-            where t.store = s and t.wait_for is null and gc._is_under(t.url, prefixes)
+            where t.store = s and t.wait_for is null
+                and (prefixes is null or t.url ^@ any (prefixes))
             order by t.due_at
             limit 1
         )
@@ -139,14 +161,16 @@ as $$
         from unnest('{0,1}'::xid8[]) as r
         cross join lateral (
             select t.due_at from gc.tombstones as t
-            where t.store = s and t.wait_for = r and gc._is_under(t.url, prefixes)
+            where t.store = s and t.wait_for = r
+                and (prefixes is null or t.url ^@ any (prefixes))
             order by t.due_at
             limit 1
         ) as o
         union all
         (
             select now() + interval '1 second' from gc.tombstones as t
-            where t.store = s and t.wait_for > '1' and gc._is_under(t.url, prefixes)
+            where t.store = s and t.wait_for > '1'
+                and (prefixes is null or t.url ^@ any (prefixes))
             limit 1
         )
     ) as d(due_at)

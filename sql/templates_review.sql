@@ -936,6 +936,24 @@ comment on function gc._used_sql(gc._shape) is
     'The function gc.<name>_used: which tombstones have an object that a live row has too.';
 
 
+-- Those whose name occurs in them: perhaps one too many.
+create function gc._address_columns(c gc._shape)
+    returns name[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select u from unnest(c.columns) as u
+        where u = any ((c.key).names)
+            or position(quote_ident(u) in concat(c.url, ' ', c.generation)) > 0
+    )
+$$;
+
+comment on function gc._address_columns(gc._shape) is
+    'The columns that key, url and generation are made of.';
+
+
 -- A label or a size that cannot be computed is null, so that the object goes all the same.
 create function gc._read_sql(c gc._shape)
     returns text
@@ -953,6 +971,7 @@ create or replace function gc.{function}(ids bigint[], bare boolean)
 $template$, $template$
 #variable_conflict use_column
 begin
+    perform gc._require_known($1, {needed});
     if bare then
         insert into gc.tombstones (collection, key, url, generation, created_at, due_at)
         select {name}, {key_text}, {url}, {generation}, u.left_at, {due_at}
@@ -971,7 +990,8 @@ begin
     delete from gc.unread_rows as u where u.id = any ($1);
 end;$template$,
         c.words || jsonb_build_object(
-            'function', gc._inline(quote_ident(gc._object_name(c.name, '_read')))))
+            'function', gc._inline(quote_ident(gc._object_name(c.name, '_read'))),
+            'needed', gc._inline(quote_literal(gc._address_columns(c)))))
 $$;
 
 comment on function gc._read_sql(gc._shape) is

@@ -370,6 +370,34 @@ comment on column gc.unread_rows.failures is 'How often that failed.';
 comment on column gc.unread_rows.last_error is 'Why it failed the last time.';
 
 
+-- A column that was renamed since would be read as null, and the row forgotten.
+create function gc._require_known(ids bigint[], columns name[])
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    missing name := (
+        select c
+        from gc.unread_rows as u
+        cross join lateral unnest(columns) as c
+        where u.id = any (ids) and not u.content ? c
+        limit 1
+    );
+begin
+    if missing is not null then
+        raise 'there was no column "%" when the row went', missing
+            using errcode = 'undefined_column',
+                hint = 'Add it to the rows in gc.unread_rows: update gc.unread_rows set content = …;';
+    end if;
+end;
+$$;
+
+comment on function gc._require_known(bigint[], name[]) is
+    'Raises if one of these rows, which were kept whole, does not have one of the columns.';
+
+
 -- A snapshot that is older than the TRUNCATE does not show all rows that it takes away.
 create function gc._require_followable(name text)
     returns void

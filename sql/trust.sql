@@ -382,7 +382,7 @@ comment on function gc._configured_path(regclass) is
 
 
 -- The application's triggers run with the rights of blobgc's owner here, so a schema in which
--- others can create something is left out, and temporary tables come last.
+-- others can create something is left out, and one that is theirs, and temporary tables come last.
 create function gc._application_path(target regclass)
     returns text
     language plpgsql
@@ -390,9 +390,11 @@ create function gc._application_path(target regclass)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    trusted oid[] := array(select gc._trusted(target));
-    database_owner oid := (
-        select d.datdba from pg_database as d where d.datname = current_database()
+    trusted oid[] := array(
+        select t from gc._trusted(target) as t
+        union
+        select 'pg_database_owner'::regrole from pg_database as d
+        where d.datname = current_database() and d.datdba in (select gc._trusted(target))
     );
     schemas name[];
 begin
@@ -403,12 +405,14 @@ begin
         select string_agg(quote_ident(n.nspname), ', ' order by u.n)
         from unnest(schemas) with ordinality as u(name, n)
         join pg_namespace as n on n.nspname = u.name
-        where not exists (
-            select from aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) as a
-            where a.privilege_type = 'CREATE' and trusted @> array[
-                case when a.grantee = 'pg_database_owner'::regrole
-                    then database_owner else a.grantee end
-            ] is not true
+        where n.oid <> pg_my_temp_schema() and not exists (
+            select n.nspowner
+            union
+            select a.grantee
+            from aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) as a
+            where a.privilege_type = 'CREATE'
+            except
+            select u from unnest(trusted) as u
         )
     ), 'pg_temp');
 end;

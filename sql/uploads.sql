@@ -170,6 +170,7 @@ comment on function gc._require_own_url(gc.collections, text) is
     'Raises for an address that no row of the collection can have.';
 
 
+-- The object is written after this, so a crash must not take the hold away.
 -- Order: the slots, the hold, and only then the tombstones. What has no tombstone yet, no claim
 -- that runs can have leased; a later one sees the slots, or the hold.
 create function gc._begin_upload(
@@ -195,6 +196,7 @@ begin
     end if;
 
     perform gc._require_own_url(c, url);
+    perform gc._commit_durably();
     perform gc._lock_slots(array_remove(
         array[gc._slot(c.name, canonical), gc._slot('url', object)], null));
     insert into gc.holds (collection, key, url, reason, upload, held_until)

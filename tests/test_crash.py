@@ -322,3 +322,59 @@ def test_a_crash_after_a_confirm_confirms_nothing_twice(
         assert value(conn, "select gc.confirm('first', %s)", deleted) == 0
         finish(conn, store)
         assert_all_gone_once(conn, store)
+
+
+@pytest.fixture
+def lazy(cluster: Cluster, database: Database) -> Iterator[Database]:
+    """Commits do not wait for the disk, and nobody writes there for a long time."""
+    with database.connect() as conn:
+        execute(conn, "alter database crash set synchronous_commit = off")
+        execute(conn, "alter system set wal_writer_delay = '10s'")
+        execute(conn, "alter system set wal_writer_flush_after = '1GB'")
+        rows(conn, "select pg_reload_conf()")
+    with database.connect() as conn:
+        wait_until(lambda: bool(value(conn, "show wal_writer_delay") == "10s"), "the settings")
+        assert value(conn, "show synchronous_commit") == "off"
+    yield database
+    with cluster.database.connect() as conn:
+        execute(conn, "alter system reset all")
+        rows(conn, "select pg_reload_conf()")
+
+
+def test_without_synchronous_commit_a_crash_undoes_what_was_not_handed_out(
+    lazy: Database, crash: Crash
+) -> None:
+    conn = lazy.connect()
+    execute(conn, "checkpoint")
+    execute(conn, "delete from app.post where id = 7; delete from app.file where id = 7")
+    crash(conn)
+    with lazy.connect() as conn:  # Else the next test would show nothing.
+        assert value(conn, "select count(*) from app.file where id = 7") == 1
+        assert value(conn, "select count(*) from gc.tombstones") == 0
+
+
+def test_what_is_handed_out_is_durable_even_without_synchronous_commit(
+    lazy: Database, crash: Crash
+) -> None:
+    conn, worker = lazy.connect(), lazy.connect()
+    execute(conn, "checkpoint")
+    execute(conn, "delete from app.post where id = 7; delete from app.file where id = 7")
+    assert claim(worker) == {1: "file:///store/7"}
+    crash(worker)
+    with lazy.connect() as conn:
+        assert value(conn, "select count(*) from app.file where id = 7") == 0
+        assert rows(conn, "select key, worker from gc.tombstones") == [("7", "first")]
+
+
+def test_an_upload_that_was_announced_is_so_after_a_crash_even_without_synchronous_commit(
+    lazy: Database, crash: Crash
+) -> None:
+    conn = lazy.connect()
+    execute(conn, "delete from app.post where id = 7; delete from app.file where id = 7")
+    execute(conn, "checkpoint")
+    rows(conn, "select gc.begin_upload('file', '7')")
+    crash(conn)  # The object is being written meanwhile.
+    with lazy.connect() as conn:
+        assert value(conn, "select count(*) from gc.tombstones") == 1
+        assert claim(conn) == {}
+        execute(conn, "insert into app.file values (7)")
