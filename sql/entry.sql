@@ -40,6 +40,22 @@ begin
 end;
 $$;
 
+-- A backslash in the text of a function means itself, whoever calls it and from where.
+do $$
+declare
+    signature regprocedure;
+begin
+    for signature in
+        select f.oid
+        from pg_proc as f
+        where f.pronamespace = 'gc'::regnamespace and f.prokind = 'f' and f.prosrc ~ '[\\]'
+            and not 'standard_conforming_strings=on' = any (f.proconfig)
+    loop
+        execute format('alter function %s set standard_conforming_strings = on', signature);
+    end loop;
+end;
+$$;
+
 
 -- Last of all, and at the installation only: later, rights have been given by name.
 do $$
@@ -61,3 +77,6 @@ begin
     end loop;
 end;
 $$;
+
+select count(set_config(f.key, f.value, true))
+from jsonb_each_text(current_setting('blobgc.found')::jsonb) as f;

@@ -564,7 +564,8 @@ as $$
                 then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end),
         'delete', gc._delete_all_sql(c),
-        'put_off', gc._put_off_sql(c))
+        'put_off', gc._put_off_sql(c),
+        'pinned', gc._pinned_sql())
 $$;
 
 comment on function gc._review_words(gc._shape) is
@@ -590,7 +591,7 @@ create or replace function gc.{function}(
     set row_security = off
     set plan_cache_mode = force_generic_plan
     {by_index}
-    {settings}
+    {pinned}
 $template$, $template$
 #variable_conflict use_column
 <<this>>
