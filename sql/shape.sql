@@ -15,7 +15,8 @@ comment on type gc._link is
 create type gc._shape as (
     name text, target regclass, alias text, url text, size text, label text, generation text, condition text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
-    url_prefix text,    is_plain boolean, key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+    url_prefix text, object_columns name[], is_plain boolean, key gc._key_columns,
+    refs gc._reference[], links gc._link[], words jsonb
 );
 
 comment on type gc._shape is
@@ -194,6 +195,26 @@ comment on function gc._is_plain(gc._shape) is
     'Whether the expressions about an object can be computed for every row.';
 
 
+create function gc._object_columns(c gc.collections)
+    returns name[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select distinct u
+        from gc._expressions(c) as e
+        cross join lateral unnest(gc._check_expression(
+            c.target, e.what, e.expression, e.categories, e.wanted)) as u
+        where e.what in ('url', 'generation')
+        order by 1
+    )
+$$;
+
+comment on function gc._object_columns(gc.collections) is
+    'The columns that tell which object, and which version of it, a row has.';
+
+
 create function gc._shape(c gc.collections)
     returns gc._shape
     language plpgsql
@@ -212,6 +233,7 @@ begin
         array(select r from gc._references(c) as r)
     into s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
         s.columns, s.shared, s.proof, s.url_index, s.url_prefix, s.key, s.refs;
+    s.object_columns := gc._object_columns(c);
     s.is_plain := gc._is_plain(s);
     s.links := array(select l from gc._links(s) as l);
     s.words := gc._words(s);
