@@ -75,7 +75,7 @@ begin
             select (k.oid, k.xmin)::text
             from pg_constraint as k where k.conrelid = target and k.contype = 'c'
             union all
-            select (g.tgrelid, g.tgname, g.tgfoid, f.proowner)::text
+            select (g.tgrelid, g.tgname, g.tgfoid, g.tgenabled, f.proowner)::text
             from tables as t join pg_trigger as g on g.tgrelid = t.id
                 and (not g.tgisinternal or g.tgenabled not in ('O', 'A'))
             join pg_proc as f on f.oid = g.tgfoid

@@ -16,8 +16,8 @@ create type gc._shape as (
     name text, target regclass, alias text, url text, size text, label text, generation text,
     condition text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
-    url_prefix text, is_plain boolean,
-    key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+    url_prefix text, object_columns name[], is_plain boolean, key gc._key_columns,
+    refs gc._reference[], links gc._link[], words jsonb
 );
 
 comment on type gc._shape is
@@ -153,6 +153,26 @@ comment on function gc._is_plain(gc._shape) is
     'Whether the expressions about an object can be computed for every row.';
 
 
+create function gc._object_columns(c gc.collections)
+    returns name[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select distinct u
+        from gc._expressions(c) as e
+        cross join lateral unnest(gc._check_expression(
+            c.target, e.what, e.expression, e.categories, e.wanted)) as u
+        where e.what in ('url', 'generation')
+        order by 1
+    )
+$$;
+
+comment on function gc._object_columns(gc.collections) is
+    'The columns that tell which object, and which version of it, a row has.';
+
+
 create function gc._read_shape(c gc.collections)
     returns gc._shape
     language sql
@@ -164,8 +184,9 @@ as $$
         gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
         gc._as_written(c.target, 'generation', c.generation),
         gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns, c.shared,
-        c.proof, c.url is not null and gc._has_url_index(c), c.url_prefix, null,
-        gc._key(c.target), array(select r from gc._references(c) as r), null, null
+        c.proof, c.url is not null and gc._has_url_index(c), c.url_prefix,
+        gc._object_columns(c), null, gc._key(c.target),
+        array(select r from gc._references(c) as r), null, null
     )::gc._shape
 $$;
 
@@ -182,7 +203,8 @@ as $$
     select (
         s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events,
         s.undo, s.columns, s.shared, s.proof, s.url_index, s.url_prefix,
-        _complete_shape.is_plain, s.key, s.refs, _complete_shape.links, _complete_shape.words
+        s.object_columns, _complete_shape.is_plain, s.key, s.refs, _complete_shape.links,
+        _complete_shape.words
     )::gc._shape
 $$;
 

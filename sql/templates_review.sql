@@ -380,10 +380,11 @@ into this.garbage, this.superseded
 from (
     select q.ctid,
         exists (select from {queue} as later where {later_is_q} and later.entry > q.entry),
+        -- As the row writes its key: who refers to 1 may have written 1.0.
         holds.exist and exists (
-            select from gc.holds as h
-            where h.collection = {name} and h.key = {q_key_text}
-                and h.held_until > clock_timestamp()
+            select from {target} as t
+            join gc.holds as h on h.key = {t_key_text}
+            where {t_is_q} and h.collection = {name} and h.held_until > clock_timestamp()
         )
     from {queue} as q
     cross join (select gc._has_holds()) as holds(exist)
@@ -824,60 +825,6 @@ comment on function gc._same_generation_sql(gc._shape) is
     'The condition that a row and a tombstone do not mean two versions of an object.';
 
 
--- Until the next review has noticed that the constraint is gone.
-create function gc._unproved_sql(c gc._shape)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case when c.proof is null then '' else gc._render($template$
-union
-select d.id
-from gc.tombstones as d
-where d.id = any ($1)
-    and not gc._has_check({proof})
-    and exists (select from {target} as {alias} where {url} = d.url{same_generation})$template$,
-        c.words || jsonb_build_object(
-            'proof', c.proof,
-            'same_generation', gc._same_generation_sql(c))) end
-$$;
-
-comment on function gc._unproved_sql(gc._shape) is
-    'The part of gc.<name>_used that finds a row by its url where nothing else can be trusted.';
-
-
-create function gc._used_by_key_sql(c gc._shape)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select gc._render($template$
-union all
-select d.id
-from gc.tombstones as d
-where d.id = any ($1)
-    and d.collection = {name}
-    and (
-        select true from {target} as {alias}
-        where ({row_keys}) {equals} ({typed}) and {url} = d.url{same_generation}
-        limit 1
-    )
-{unproved}$template$,
-        c.words || jsonb_build_object(
-            'unproved', gc._unproved_sql(c),
-            'same_generation', gc._same_generation_sql(c),
-            'equals', gc._row_equals(k),
-            'row_keys', gc._listed(k.names, c.alias || '.'),
-            'typed', gc._parsed_key_sql(c, 'd.key')))
-    from (select (c.key).*) as k
-$$;
-
-comment on function gc._used_by_key_sql(gc._shape) is
-    'The part of gc.<name>_used that finds a row by its key.';
-
-
 -- A scalar subquery is looked up for each tombstone, through the index; a join is for where there
 -- is none, and the planner decides.
 create function gc._found_by_url_sql(c gc._shape)
@@ -889,8 +836,8 @@ as $$
     select gc._render(
         case
             when not c.url_index
-                then 'exists (select from {target} as {alias} where {url} = d.url{same_generation})'
-            else '(select true from {target} as {alias} where {url} = d.url{same_generation} '
+                then 'exists (select from {target} as {alias} where {same_url}{same_generation})'
+            else '(select true from {target} as {alias} where {same_url}{same_generation} '
                 'limit 1)'
         end,
         c.words || jsonb_build_object('same_generation', gc._same_generation_sql(c)))
@@ -898,6 +845,46 @@ $$;
 
 comment on function gc._found_by_url_sql(gc._shape) is
     'The condition that a row has the url of the tombstone d.';
+
+
+-- By its key, if the key makes that url: a tombstone from before the definition or the key changed
+-- is looked up by the url itself, and so is every one until the next review has noticed that a
+-- constraint is gone.
+create function gc._used_by_key_sql(c gc._shape)
+    returns text
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+union all
+select d.id
+from gc.tombstones as d
+where d.id = any ($1)
+    and d.collection = {name}
+    and case
+        when case
+            when $2 or not ({proved}) then true
+            else d.url is distinct from (select {url} from (select {typed}) as {alias}({keys}))
+        end then {found}
+        else (
+            select true from {target} as {alias}
+            where ({row_keys}) {equals} ({typed}) and {same_url}{same_generation}
+            limit 1
+        )
+    end$template$,
+        c.words || jsonb_build_object(
+            'proved', gc._proved_sql(c),
+            'found', gc._found_by_url_sql(c),
+            'same_generation', gc._same_generation_sql(c),
+            'equals', gc._row_equals(k),
+            'row_keys', gc._listed(k.names, c.alias || '.'),
+            'typed', gc._parsed_key_sql(c, 'd.key')))
+    from (select (c.key).*) as k
+$$;
+
+comment on function gc._used_by_key_sql(gc._shape) is
+    'The part of gc.<name>_used that finds a row by its key.';
 
 
 -- A url that is built from the key belongs to that key; any other is looked up by itself.
@@ -908,7 +895,7 @@ create function gc._used_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._function_sql($template$
-create or replace function gc.{function}(tombstones bigint[])
+create or replace function gc.{function}(tombstones bigint[], by_url boolean)
     returns setof bigint
     language sql
     stable
@@ -926,7 +913,8 @@ $template$, $template$
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_used'))),
             'unless_own', case when c.shared then '' else gc._inline(
-                format('and (select gc._are_several()) and d.collection <> %L', c.name)) end,
+                format('and (select count(*) > 1 from gc.collections) and d.collection <> %L',
+                    c.name)) end,
             'prefix', case when c.url_prefix is null then '' else
                 gc._inline(format('and starts_with(d.url, %L)', c.url_prefix)) end,
             'found', gc._found_by_url_sql(c),
@@ -937,25 +925,8 @@ comment on function gc._used_sql(gc._shape) is
     'The function gc.<name>_used: which tombstones have an object that a live row has too.';
 
 
--- Those whose name occurs in them: perhaps one too many.
-create function gc._address_columns(c gc._shape)
-    returns name[]
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select array(
-        select u from unnest(c.columns) as u
-        where u = any ((c.key).names)
-            or position(quote_ident(u) in concat(c.url, ' ', c.generation)) > 0
-    )
-$$;
-
-comment on function gc._address_columns(gc._shape) is
-    'The columns that key, url and generation are made of.';
-
-
--- A label or a size that cannot be computed is null, so that the object goes all the same.
+-- A label or a size that cannot be computed is null, so that the object goes all the same. A row
+-- from before there was a column that tells the object would seem to have none.
 create function gc._read_sql(c gc._shape)
     returns text
     language sql
@@ -972,12 +943,19 @@ create or replace function gc.{function}(ids bigint[], bare boolean)
 $template$, $template$
 #variable_conflict use_column
 begin
-    perform gc._require_known($1, {needed});
+    if exists (
+        select from gc.unread_rows as u
+        where u.id = any ($1) and not gc._content_now(u) ?& {needed}
+    ) then
+        raise 'the row that went does not have all of the columns %', {needed}
+            using errcode = 'undefined_column';
+    end if;
     if bare then
         insert into gc.tombstones (collection, key, url, generation, created_at, due_at)
         select {name}, {key_text}, {url}, {generation}, u.left_at, {due_at}
         from gc.unread_rows as u
-        cross join lateral jsonb_populate_record(null::{target}, u.content) as {alias}
+        cross join lateral jsonb_populate_record(
+            null::{target}, gc._content_now(u)) as {alias}
         where u.id = any ($1) and {url} is not null;
     else
         insert into gc.tombstones (
@@ -985,14 +963,15 @@ begin
         )
         select {name}, {key_text}, {label}, {url}, {generation}, {size}, u.left_at, {due_at}
         from gc.unread_rows as u
-        cross join lateral jsonb_populate_record(null::{target}, u.content) as {alias}
+        cross join lateral jsonb_populate_record(
+            null::{target}, gc._content_now(u)) as {alias}
         where u.id = any ($1) and {url} is not null;
     end if;
     delete from gc.unread_rows as u where u.id = any ($1);
 end;$template$,
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_read'))),
-            'needed', gc._inline(quote_literal(gc._address_columns(c)))))
+            'needed', gc._inline(quote_literal(c.object_columns) || '::text[]')))
 $$;
 
 comment on function gc._read_sql(gc._shape) is

@@ -131,6 +131,30 @@ comment on function gc._reference_note(regclass, text) is
     'What gc.track says about a reference; null: nothing.';
 
 
+-- Whoever deletes a row at this moment writes a tombstone as the old url has it.
+create function gc._await_writers(name text, url text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    target regclass := (
+        select c.target from gc.collections as c
+        join pg_class as t on t.oid = c.target
+        where c.name = _await_writers.name and c.url is distinct from _await_writers.url
+    );
+begin
+    if target is not null then
+        perform gc._run(format('lock table %s in share mode', target));
+    end if;
+end;
+$$;
+
+comment on function gc._await_writers(text, text) is
+    'Waits for those who are writing rows of a collection whose url changes, and keeps others out.';
+
+
 create function gc.track(
     target regclass, name text default null, url text default null, size text default null,
     label text default null, generation text default null, condition text default null,
@@ -151,6 +175,7 @@ begin
     perform gc._require_table(track.target);
     chosen := gc._choose_name(track.target, track.name);
     perform gc._require_undo(track.undo);
+    perform gc._await_writers(chosen, track.url);
     -- What is true of a tombstone under one url need not be so under another.
     update gc.tombstones as d
     set wait_for = null

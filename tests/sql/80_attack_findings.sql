@@ -2,7 +2,7 @@
 -- (REPEATABLE READ needs a transaction of its own: tests/specs/upload-repeatable-read.spec.)
 begin;
 set local client_min_messages = error;
-select plan(178);
+select plan(176);
 
 create schema app;
 update gc.settings set jitter = '0';
@@ -309,15 +309,8 @@ select pg_temp.track('app.sort', 'sort', $$'gs://sort/' || kind$$);
 insert into app.sort values (1), (2), (3);
 delete from app.sort;
 update gc.tombstones set key = 'old' where key = '2';
-select is(pg_temp.handed_out(), '{gs://sort/1,gs://sort/3}',
-    'a tombstone whose key cannot be read any more does not hold up the others');
-select results_eq(
-    $$select key, worker, failures, last_error,
-        date_trunc('minute', due_at - clock_timestamp() + interval '1 second')
-        from gc.tombstones$$,
-    $$values ('old', null::text, 1, 'invalid input syntax for type integer: "old"',
-        interval '5 minutes')$$,
-    'it backs off alone, with the reason');
+select is(pg_temp.handed_out(), '{gs://sort/1,gs://sort/2,gs://sort/3}',
+    'a tombstone whose key cannot be read any more is looked up by its url');
 delete from gc.tombstones;
 select gc.untrack('sort');
 
@@ -529,12 +522,10 @@ select is(pg_temp.review('file'), 0, 'and nothing is reviewed');
 select matches(pg_temp.why('file'), 'column "path" does not exist', 'and the status says why');
 alter table app.upload rename place to path;
 select pg_temp.review('file') \g /dev/null
-select matches(pg_temp.why('file'), 'a row that went cannot be worked out: .*"path"',
-    'when it has its name back, it goes on, and says that rows which went have no such column');
-delete from gc.unread_rows;
-select is(pg_temp.why('file'), null, 'without them nothing is in the way');
+select is(pg_temp.why('file'), null, 'when it has its name back nothing is in the way');
 select pg_temp.review('file') \g /dev/null
-select is(pg_temp.handed_out(), '{gs://file/1002}', 'and what was missed is found');
+select is(pg_temp.handed_out(), '{gs://file/1000,gs://file/1001,gs://file/1002}',
+    'and what was missed is found, under any name of the column');
 select gc.untrack('file');
 drop table app.usage, app.upload;
 
