@@ -2,15 +2,26 @@
 --
 -- Foreign keys are read here and nowhere else, at every review. Nobody has to register a reference.
 
+-- Not by pg_partition_tree, which locks every partition. And not in SQL, like nothing that a review
+-- asks of the catalog: that would be planned at each call, which takes longer than the answer.
 create function gc._partitions(relation regclass)
     returns setof regclass
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select relation
-    union
-    select t.relid from pg_partition_tree(relation) as t
+begin
+    return query
+        with recursive tree(id) as (
+            select relation::oid
+            union
+            select i.inhrelid
+            from tree as t
+            join pg_class as p on p.oid = t.id and p.relkind = 'p'
+            join pg_inherits as i on i.inhparent = p.oid
+        )
+        select t.id::regclass from tree as t;
+end;
 $$;
 
 comment on function gc._partitions(regclass) is

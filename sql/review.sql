@@ -290,6 +290,48 @@ comment on function gc._catch_up(text, integer) is
     'Works out what triggers have missed.';
 
 
+create function gc._has_work(c gc.collections)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    is_due boolean;
+begin
+    execute format('select exists (select from gc.%I as q where q.review_after <= now())',
+        gc._object_name(c.name, '_review_queue'))
+    into is_due;
+    return is_due or c.scanning
+        or exists (select from gc.scan_requests as r where r.collection = c.name)
+        or exists (
+            select from gc.unread_rows as u where u.collection = c.name and u.due_at <= now()
+        );
+end;
+$$;
+
+comment on function gc._has_work(gc.collections) is
+    'Whether a review of this collection would find anything to do.';
+
+
+-- Where there is nothing to do, nothing is locked and nobody has to be trusted. That the catalog
+-- has changed is noticed all the same, so that a problem is known before something is due.
+create function gc._is_idle(c gc.collections)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return c.problem is null and not gc._has_work(c)
+        and coalesce(gc._fingerprint(c) = c.fingerprint, false);
+end;
+$$;
+
+comment on function gc._is_idle(gc.collections) is
+    'Whether a collection needs no review: nothing is due, and nothing has changed.';
+
+
 -- The lock comes first, outside of everything that may be undone, and is kept to the end.
 create function gc._is_reviewable(name text)
     returns boolean
@@ -297,9 +339,14 @@ create function gc._is_reviewable(name text)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    c gc.collections := gc._collection(name);
 begin
     perform gc._require_own(name);
-    perform gc._is_current(name, (gc._collection(name)).fingerprint);
+    if gc._is_idle(c) then
+        return false;
+    end if;
+    perform gc._is_current(name, c.fingerprint);
     perform gc._note_problem(name, null);
     return true;
 exception
@@ -310,7 +357,8 @@ end;
 $$;
 
 comment on function gc._is_reviewable(text) is
-    'Locks a collection for a review and makes its code fit; false, with a note, if it cannot be.';
+    'Locks a collection for a review and makes its code fit. False if there is nothing to do or, '
+    'with a note, if it cannot be reviewed.';
 
 
 create function gc._review_collection(name text, batch integer, room integer, until timestamptz)

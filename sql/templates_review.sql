@@ -302,18 +302,79 @@ create function gc._logged_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select case when c.url is not null and not c.shared then '' else gc._render($template$
-insert into gc.deletion_log (collection, key, label, size, event, row_deleted_at)
-select {name}, {q_key_text}, v.label, v.size, q.event, now()
-from {queue} as q
-join {target} as t on {t_is_q}
-cross join lateral (
-    select {label}, {size}, {url} from (select t.*) as {alias}
-) as v(label, size, url)
-where q.ctid = any (this.garbage) and v.url is null;$template$, c.words) end
+,
+logged as (
+    insert into gc.deletion_log (collection, key, label, size, event, row_deleted_at)
+    select {name}, {key_text}, {label}, {size}, this.event, now()
+    from gone as {alias}
+    where {url} is null
+)$template$, c.words) end
 $$;
 
 comment on function gc._logged_sql(gc._shape) is
     'The part of a review that writes the log of rows without an object.';
+
+
+create function gc._is_spread(c gc._shape)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from pg_class as t
+        where t.relkind = 'p' and t.oid = any (c.target::oid || array(
+            select r.referencing::oid from unnest(c.refs) as r where r.owned is null
+        ))
+    )
+$$;
+
+comment on function gc._is_spread(gc._shape) is
+    'Whether the collection, or what keeps its rows, has partitions.';
+
+
+-- Asking all partitions locks each of them, and planning that locks all their indexes: thousands.
+-- None of these locks is needed after the answer (nobody can detach a partition, for its parent
+-- stays locked), so they are given back by undoing the part that asks. Variables keep their values.
+create function gc._look_apart_sql(c gc._shape, entries text, condition text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when not gc._is_spread(c) then '' else gc._render($template$
+begin
+    this.found := array(
+        select q.ctid from {queue} as q
+        where q.ctid = any ({entries})
+            and (
+                {condition}
+            )
+    );
+    -- So that the locks of this part are given back.
+    raise sqlstate 'ZG009';
+exception
+    when sqlstate 'ZG009' then
+        null;
+end;$template$, c.words || jsonb_build_object('entries', entries, 'condition', condition)) end
+$$;
+
+comment on function gc._look_apart_sql(gc._shape, text, text) is
+    'The statements that note the entries that meet a condition, where the condition is to be '
+    'looked at in a part of its own; empty where that is not so.';
+
+
+create function gc._found_sql(c gc._shape, condition text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when gc._is_spread(c) then 'q.ctid = any (this.found)' else condition end
+$$;
+
+comment on function gc._found_sql(gc._shape, text) is
+    'The condition, or where it was looked at before, that it was found to be met.';
 
 
 create function gc._look_sql(c gc._shape)
@@ -335,17 +396,50 @@ this.taken := coalesce(this.given, array(
     for update skip locked
 ));
 reviewed := cardinality(this.taken);
+kept := 0;
+if reviewed = 0 then
+    return;
+end if;
+{look_apart}
 delete from {queue} as q
 where q.ctid = any (this.taken)
     and (
         {plainly_kept}
     );
 get diagnostics kept = row_count;$template$,
-        c.words || jsonb_build_object('plainly_kept', gc._plainly_kept_sql(c)))
+        c.words || jsonb_build_object(
+            'look_apart', gc._look_apart_sql(c, 'this.taken', p.plainly_kept),
+            'plainly_kept', gc._found_sql(c, p.plainly_kept)))
+    from (select gc._plainly_kept_sql(c)) as p(plainly_kept)
 $$;
 
 comment on function gc._look_sql(gc._shape) is
     'The part of a review that takes entries off the queue and looks a first time.';
+
+
+create function gc._drop_kept_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+with dropped as (
+    delete from {queue} as q
+    where q.ctid = any (this.locked)
+        and (
+            {kept}
+        )
+    returning q.*
+){relinked}
+select count(*) into this.step from dropped;
+kept := kept + this.step;$template$,
+        c.words || jsonb_build_object(
+            'kept', gc._found_sql(c, gc._kept_sql(c)), 'relinked', gc._relink_sql(c)))
+$$;
+
+comment on function gc._drop_kept_sql(gc._shape) is
+    'The statement that takes off the queue what the second look found kept.';
 
 
 create function gc._look_again_sql(c gc._shape)
@@ -364,16 +458,8 @@ this.locked := array(
     for update of t skip locked
 );
 -- Look again, with a new snapshot: what is still not kept cannot be referred to any more.
-with dropped as (
-    delete from {queue} as q
-    where q.ctid = any (this.locked)
-        and (
-            {kept}
-        )
-    returning q.*
-){relinked}
-select count(*) into this.step from dropped;
-kept := kept + this.step;
+{look_apart}
+{drop_kept}
 select array_agg(l.place) filter (where not l.superseded and not l.held),
     array_agg(l.place) filter (where l.superseded)
 into this.garbage, this.superseded
@@ -391,7 +477,14 @@ from (
     where q.ctid = any (this.locked)
 ) as l(place, superseded, held);$template$,
         c.words || jsonb_build_object(
-            'kept', gc._kept_sql(c), 'relinked', gc._relink_sql(c)))
+            'look_apart', gc._look_apart_sql(c, 'this.locked', gc._kept_sql(c)),
+            'drop_kept', case
+                when gc._is_spread(c) then gc._render($template$
+if cardinality(this.found) > 0 then
+    {drop_kept}
+end if;$template$, jsonb_build_object('drop_kept', gc._drop_kept_sql(c)))
+                else gc._drop_kept_sql(c)
+            end))
 $$;
 
 comment on function gc._look_again_sql(gc._shape) is
@@ -474,7 +567,6 @@ create function gc._delete_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
-{logged}
 -- The row goes first, then its object: a trigger leaves the tombstone, and is told the reason.
 for this.event in
     select distinct q.event from {queue} as q where q.ctid = any (this.garbage)
@@ -486,7 +578,7 @@ loop
         using {queue} as q
         where q.ctid = any (this.garbage) and q.event = this.event and {t_is_q}
         returning t.*
-    )
+    ){logged}
     select count(*), coalesce(sum({size}), 0) into this.step, this.freed from gone as {alias};
     deleted := deleted + this.step;
     bytes := bytes + this.freed;
@@ -604,6 +696,7 @@ declare
     locked tid[];
     garbage tid[];
     superseded tid[];
+    found tid[];
     step integer;
     {variables}
 begin
