@@ -323,17 +323,38 @@ $$;
 comment on function gc._held(bigint[]) is 'Those of the tombstones whose key or url is held.';
 
 
+-- Another session may be leasing the same object by another tombstone, and may take its time.
+create function gc._lease_one(worker text, one bigint, until timestamptz)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set lock_timeout = '10ms'
+as $$
+begin
+    update gc.tombstones as t
+    set worker = _lease_one.worker, due_at = until, held_up = null
+    where t.id = one;
+    return true;
+exception
+    when exclusion_violation or lock_not_available then
+        perform gc._step_back(array[one], 'another worker has the object');
+        return false;
+end;
+$$;
+
+comment on function gc._lease_one(text, bigint, timestamptz) is
+    'Gives a tombstone to a worker, unless another has the object.';
+
+
 -- Two of one object that two sessions lease at one time: the second waits for the first, and is
--- refused by the constraint.
+-- refused by the constraint. Then they are leased one by one.
 create function gc._lease(worker text, ids bigint[], until timestamptz)
     returns bigint[]
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    one bigint;
-    leased bigint[] := array[]::bigint[];
 begin
     begin
         update gc.tombstones as t
@@ -341,21 +362,10 @@ begin
         where t.id = any (ids);
         return ids;
     exception
-        when exclusion_violation then
+        when exclusion_violation or lock_not_available then
             null;
     end;
-    foreach one in array ids loop
-        begin
-            update gc.tombstones as t
-            set worker = _lease.worker, due_at = until, held_up = null
-            where t.id = one;
-            leased := leased || one;
-        exception
-            when exclusion_violation then
-                perform gc._step_back(array[one], 'another worker has the object');
-        end;
-    end loop;
-    return leased;
+    return array(select u from unnest(ids) as u where gc._lease_one(worker, u, until));
 end;
 $$;
 

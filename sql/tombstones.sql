@@ -101,8 +101,8 @@ create unlogged table gc.deleted_objects (
 create index deleted_objects_deleted_at_idx on gc.deleted_objects (deleted_at);
 
 comment on table gc.deleted_objects is
-    'Objects that were deleted a short time ago, or versions that were leased. A transaction that is older than the deletion '
-    'cannot insert a row with such a url: it may have read the url from the row that went.';
+    'Objects that were deleted a short time ago, or versions that were leased. A transaction that '
+    'is older cannot insert a row with such a url: it may have read it from the row that went.';
 comment on column gc.deleted_objects.url is 'The object''s address.';
 comment on column gc.deleted_objects.generation is 'Which version it was; null: any.';
 comment on column gc.deleted_objects.deleted_at is
@@ -399,7 +399,8 @@ create function gc._content_now(u gc.unread_rows)
     set search_path = pg_catalog, pg_temp
 as $$
     select case when bool_and(coalesce(o.attnum = n.number, true))
-            then jsonb_object_agg(coalesce(a.attname, e.key), e.value order by a.attname is null desc)
+            then jsonb_object_agg(
+                coalesce(a.attname, e.key), e.value order by a.attname is null desc)
         else u.content end
     from jsonb_each(u.content) as e
     cross join lateral (select (u.columns ->> e.key)::smallint) as n(number)

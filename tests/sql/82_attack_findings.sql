@@ -1,7 +1,7 @@
 -- What an attacker who had read the code tried, one session at a time. See docs/safety.md.
 
 begin;
-select plan(28);
+select plan(30);
 
 create schema app;
 update gc.settings set jitter = '0';
@@ -219,6 +219,12 @@ alter table app.post enable trigger user;
 alter table app.post enable always trigger gc_photo_after_post_delete;
 select is(pg_temp.review('photo'), 1, 'with all of them enabled, reviews go on');
 select is(array(select t.url from gc.tombstones as t), '{gs://p/1}', 'and leave tombstones');
+
+select throws_ok($$select gc.track('app.photo')$$, '55000',
+    'the url of "photo" cannot be left out',
+    'a collection whose objects are still to be deleted cannot have none from now on');
+delete from gc.tombstones;
+select lives_ok($$select gc.track('app.photo')$$, 'when all of them are gone it can');
 
 select * from finish();
 rollback;
