@@ -73,7 +73,7 @@ end;
 $$;
 
 comment on function gc._advice(gc.collections) is
-    'What gc.status recommends for a collection; null where that is nothing, or cannot be told now.';
+    'What gc.status recommends for a collection; null: nothing, or it cannot be told now.';
 
 
 create function gc.status()

@@ -652,7 +652,8 @@ as $$
         'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
         'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
-        'variables', concat_ws(E'\n', 'event text;', 'freed bigint;', case
+        'variables', concat_ws(E'\n', 'event text;', 'freed bigint;',
+            case when gc._is_spread(c) then 'found tid[];' end, case
             when gc._owns_sql(c) is not null
                 then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end),
@@ -696,7 +697,6 @@ declare
     locked tid[];
     garbage tid[];
     superseded tid[];
-    found tid[];
     step integer;
     {variables}
 begin

@@ -147,8 +147,8 @@ begin
     if url is null and waiting > 0 then
         raise 'the url of "%" cannot be left out', name
             using errcode = 'object_not_in_prerequisite_state',
-                detail = format('%s of its objects are still to be deleted, and a row may have one.',
-                    waiting),
+                detail = format(
+                    '%s of its objects are still to be deleted, and a row may have one.', waiting),
                 hint = format('select * from gc.track(%L, url => …); or let a runner delete them '
                     'first.', (gc._collection(name)).target);
     end if;

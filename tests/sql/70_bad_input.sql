@@ -35,6 +35,7 @@ select count(*) from gc.track('app.pair') \g /dev/null
 select count(*) from gc.track('app.blob') \g /dev/null
 insert into app.file values (1, 'x', 1, now()), (2, 'y', 2, now());
 delete from app.file where id = 2;
+select gc.confirm('w', array(select id from gc.claim('w'))) \g /dev/null
 
 create function pg_temp.error_of(
     command text, out state text, out message text, out detail text, out hint text
