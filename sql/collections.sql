@@ -183,18 +183,20 @@ comment on function gc._table_event(regclass, text) is
 -- Names of what is generated. A name that is too long keeps its head and gets a hash for a tail.
 create function gc._object_name(collection text, suffix text)
     returns name
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when octet_length(collection || suffix) < 64 then collection || suffix
         when octet_length(suffix) >= 40 then 'gc_' || md5(collection || '/' || suffix)
         when octet_length(collection) = length(collection)
             then left(collection, 54 - octet_length(suffix))
                 || '_' || substr(md5(collection), 1, 8) || suffix
         else 'gc_' || substr(md5(collection), 1, 16) || suffix
-    end::name
+    end::name;
+end;
 $$;
 
 comment on function gc._object_name(text, text) is

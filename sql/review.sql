@@ -394,15 +394,19 @@ comment on function gc._review_collection(text, integer, integer, timestamptz) i
 
 create function gc._in_turn()
     returns text[]
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(array_agg(c.name order by c.name < t.first_name, c.name), '{}')
-    from gc.collections as c
-    cross join (
-        select coalesce(max(o.first_name), '') from gc.turns as o
-    ) as t(first_name)
+begin
+    return (
+        select coalesce(array_agg(c.name order by c.name < t.first_name, c.name), '{}')
+        from gc.collections as c
+        cross join (
+            select coalesce(max(o.first_name), '') from gc.turns as o
+        ) as t(first_name)
+    );
+end;
 $$;
 
 comment on function gc._in_turn() is 'The collections in the order in which they are reviewed.';

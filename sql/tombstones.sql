@@ -129,8 +129,7 @@ create function gc._slot(kind text, thing text)
     language sql
     immutable
     parallel safe
-    set search_path = pg_catalog, pg_temp
-as $$ select hashtext(kind || ' ' || thing) & 4095 $$;
+    return hashtext(kind || ' ' || thing) & 4095;
 
 comment on function gc._slot(text, text) is 'The slot of a key or a url.';
 

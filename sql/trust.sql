@@ -274,8 +274,38 @@ comment on function gc._objects_of(oid[]) is
     'owner here belongs to whoever owns the table.';
 
 
+create function gc._strangers(target regclass, tables name[], functions name[])
+    returns table (what text, owner oid)
+    language plpgsql
+    stable
+    rows 1
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    own oid := quote_ident(current_user)::regrole;
+begin
+    return query
+        select format('table %s', r.oid::regclass), r.relowner from pg_class as r
+        where r.oid = target and r.relowner <> own
+        union all
+        select format('table %s', r.oid::regclass), r.relowner from pg_class as r
+        where r.relname = any (tables) and r.relnamespace = 'gc'::regnamespace
+            and r.relowner <> own
+        union all
+        select format('function %s', f.oid::regprocedure), f.proowner from pg_proc as f
+        where f.proname = any (functions) and f.pronamespace = 'gc'::regnamespace
+            and f.proowner <> own;
+end;
+$$;
+
+comment on function gc._strangers(regclass, name[], name[]) is
+    'A collection, and those of these tables and functions in gc, that do not belong to the '
+    'owner of blobgc.';
+
+
 -- A generated function is called with the rights of blobgc's owner, and its owner can change it:
 -- give it another search_path, for example. A dump that somebody else restored has such functions.
+-- Asked at each upload, so it is not asked who is trusted where everything is the owner's own.
 create function gc._require_own(name text)
     returns void
     language plpgsql
@@ -284,27 +314,14 @@ create function gc._require_own(name text)
 as $$
 declare
     c gc.collections;
-    tables name[];
-    trusted oid[];
     what text;
     owner name;
 begin
     select o.* into c from gc.collections as o where o.name = _require_own.name;
-    tables := c.links || gc._object_name(name, '_review_queue');
-    trusted := array(select gc._trusted(c.target));
     select w.what, pg_get_userbyid(w.owner) into what, owner
-    from (
-        select format('table %s', r.oid::regclass), r.relowner from pg_class as r
-        where r.oid = c.target and r.relowner <> all (trusted)
-        union all
-        select format('table %s', r.oid::regclass), r.relowner from pg_class as r
-        where r.relname = any (tables) and r.relnamespace = 'gc'::regnamespace
-            and r.relowner <> all (trusted)
-        union all
-        select format('function %s', f.oid::regprocedure), f.proowner from pg_proc as f
-        where f.proname = any (c.functions) and f.pronamespace = 'gc'::regnamespace
-            and f.proowner <> all (trusted)
-    ) as w(what, owner)
+    from gc._strangers(c.target, c.links || gc._object_name(name, '_review_queue'),
+        c.functions) as w
+    where w.owner not in (select gc._trusted(c.target))
     limit 1;
     if found then
         raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
