@@ -548,6 +548,29 @@ comment on function gc._is_one_used(bigint) is
     'gc._is_used for a tombstone by itself, whatever its key is.';
 
 
+-- gc.track was called again without a url: by mistake perhaps.
+create function gc._without_url(ids bigint[])
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from gc.collections as c where c.url is null) then
+        return '{}';
+    end if;
+    return array(
+        select t.id from gc.tombstones as t
+        where t.id = any (ids)
+            and t.collection in (select c.name from gc.collections as c where c.url is null)
+    );
+end;
+$$;
+
+comment on function gc._without_url(bigint[]) is
+    'Those of the tombstones whose collection has no url any more, so that no row can be found.';
+
+
 -- Where that cannot be found out, because a column is gone perhaps, nothing is handed out: the
 -- tombstones are asked for one by one, so that a bad one holds up only itself. A table that
 -- somebody has locked is not waited for again and again.
@@ -635,6 +658,7 @@ begin
     where t.id = any (taken) and t.generation is not null
     having count(*) > 0;
     perform gc._return_uploads(taken);
+    perform gc._step_back(gc._without_url(taken), 'its collection has no url any more');
     perform gc._drop_used(taken, moment + (select s.statement_timeout from gc.settings as s));
     return query
         select t.id, t.collection, t.key, t.label, t.url, t.generation, t.size, t.due_at

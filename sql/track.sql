@@ -131,34 +131,6 @@ comment on function gc._reference_note(regclass, text) is
     'What gc.track says about a reference; null: nothing.';
 
 
--- Nobody could tell any more whether a row has one of these objects.
-create function gc._require_no_tombstones(name text, url text)
-    returns void
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    waiting bigint := (
-        select count(*) from gc.tombstones as t
-        where t.collection = _require_no_tombstones.name
-    );
-begin
-    if url is null and waiting > 0 then
-        raise 'the url of "%" cannot be left out', name
-            using errcode = 'object_not_in_prerequisite_state',
-                detail = format(
-                    '%s of its objects are still to be deleted, and a row may have one.', waiting),
-                hint = format('select * from gc.track(%L, url => …); or let a runner delete them '
-                    'first.', (gc._collection(name)).target);
-    end if;
-end;
-$$;
-
-comment on function gc._require_no_tombstones(text, text) is
-    'Raises if a collection is to have no objects any more, and some are still to be deleted.';
-
-
 -- Whoever deletes a row at this moment writes a tombstone as the old url has it.
 create function gc._await_writers(name text, url text)
     returns void
@@ -204,7 +176,6 @@ begin
     chosen := gc._choose_name(track.target, track.name);
     perform gc._require_undo(track.undo);
     perform gc._await_writers(chosen, track.url);
-    perform gc._require_no_tombstones(chosen, track.url);
     -- What is true of a tombstone under one url need not be so under another.
     update gc.tombstones as d
     set wait_for = null
