@@ -247,6 +247,7 @@ begin
     if cardinality(due) = 0 then
         return;
     end if;
+    perform gc._follow_renames(name, due);
     begin
         execute format('select gc.%I($1, false)', reader) using due;
         return;

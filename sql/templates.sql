@@ -574,8 +574,8 @@ create function gc._kept_whole_sql(c gc._shape, source text)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render(
-        'insert into gc.unread_rows (collection, content) '
-        'select {name}, to_jsonb(o) from {source} as o',
+        'insert into gc.unread_rows (collection, content, names) '
+        'select {name}, to_jsonb(o), (select gc._names_now({name})) from {source} as o',
         gc._source_words(c.words, source))
 $$;
 

@@ -960,18 +960,24 @@ begin
     perform gc._require_known($1, {needed});
     if bare then
         insert into gc.tombstones (collection, key, url, generation, created_at, due_at)
-        select {name}, {key_text}, {url}, {generation}, u.left_at, {due_at}
+        select {name}, v.key, v.url, v.generation, u.left_at, {due_at}
         from gc.unread_rows as u
-        cross join lateral jsonb_populate_record(null::{target}, u.content) as {alias}
-        where u.id = any ($1) and {url} is not null;
+        cross join lateral (
+            select {key_text}, {url}, {generation}
+            from jsonb_populate_record(null::{target}, u.content) as {alias}
+        ) as v(key, url, generation)
+        where u.id = any ($1) and v.url is not null;
     else
         insert into gc.tombstones (
             collection, key, label, url, generation, size, created_at, due_at
         )
-        select {name}, {key_text}, {label}, {url}, {generation}, {size}, u.left_at, {due_at}
+        select {name}, v.key, v.label, v.url, v.generation, v.size, u.left_at, {due_at}
         from gc.unread_rows as u
-        cross join lateral jsonb_populate_record(null::{target}, u.content) as {alias}
-        where u.id = any ($1) and {url} is not null;
+        cross join lateral (
+            select {key_text}, {label}, {url}, {generation}, {size}
+            from jsonb_populate_record(null::{target}, u.content) as {alias}
+        ) as v(key, label, url, generation, size)
+        where u.id = any ($1) and v.url is not null;
     end if;
     delete from gc.unread_rows as u where u.id = any ($1);
 end;$template$,

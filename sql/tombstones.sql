@@ -348,6 +348,7 @@ create table gc.unread_rows (
         constraint unread_rows_pkey primary key,
     collection text not null,
     content jsonb not null,
+    names jsonb not null default '{}',
     left_at timestamptz not null default now(),
     due_at timestamptz not null default now(),
     failures integer not null default 0,
@@ -360,13 +361,58 @@ comment on table gc.unread_rows is
 comment on column gc.unread_rows.id is 'The order in which they were written.';
 comment on column gc.unread_rows.collection is 'The collection of the row.';
 comment on column gc.unread_rows.content is 'The whole row, by the names of its columns.';
+comment on column gc.unread_rows.names is
+    'What the table''s columns were called then, by their number; and the table''s oid.';
 comment on column gc.unread_rows.left_at is 'When it went.';
 comment on column gc.unread_rows.due_at is 'When it is tried again.';
 comment on column gc.unread_rows.failures is 'How often that failed.';
 comment on column gc.unread_rows.last_error is 'Why it failed the last time.';
 
 
--- A column that was renamed since would be read as null, and the row forgotten.
+create function gc._names_now(name text)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(
+        jsonb_object_agg(a.attnum, a.attname) || jsonb_build_object('oid', min(a.attrelid::bigint)),
+        '{}')
+    from gc.collections as c
+    join pg_attribute as a on a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
+    where c.name = _names_now.name
+$$;
+
+comment on function gc._names_now(text) is
+    'What the columns of a collection''s table are called, by their number; and its oid.';
+
+
+create function gc._follow_renames(name text, ids bigint[])
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    update gc.unread_rows as u
+    set names = n.names, content = r.others || r.renamed
+    from gc._names_now(name) as n(names)
+    cross join unnest(ids) as i
+    join gc.unread_rows as o on o.id = i
+    cross join lateral (
+        select o.content - array_agg(b.value), jsonb_object_agg(a.value, o.content -> b.value)
+        from jsonb_each_text(n.names) as a
+        join jsonb_each_text(o.names) as b on b.key = a.key and o.content ? b.value
+        where a.key <> 'oid'
+    ) as r(others, renamed)
+    where u.id = o.id and o.names -> 'oid' = n.names -> 'oid' and o.names <> n.names
+        and r.renamed is not null
+$$;
+
+comment on function gc._follow_renames(text, bigint[]) is
+    'Gives the columns of rows that were kept whole the names that they have now.';
+
+
+-- A column that is not there would be read as null, and the row forgotten.
 create function gc._require_known(ids bigint[], columns name[])
     returns void
     language plpgsql
@@ -432,8 +478,8 @@ begin
             select from pg_trigger as t where t.tgrelid = p.relid and t.tgname = trigger_name
         )
     loop
-        execute format('insert into gc.unread_rows (collection, content) '
-            'select %L, to_jsonb(o) from only %s as o', name, part);
+        execute format('insert into gc.unread_rows (collection, content, names) select %1$L, '
+            'to_jsonb(o), (select gc._names_now(%1$L)) from only %2$s as o', name, part);
     end loop;
 end;
 $$;
