@@ -2,15 +2,26 @@
 --
 -- Foreign keys are read here and nowhere else, at every review. Nobody has to register a reference.
 
+-- Not by pg_partition_tree, which locks every partition. And not in SQL, like nothing that a review
+-- asks of the catalog: that would be planned at each call, which takes longer than the answer.
 create function gc._partitions(relation regclass)
     returns setof regclass
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select relation
-    union
-    select t.relid from pg_partition_tree(relation) as t
+begin
+    return query
+        with recursive tree(id) as (
+            select relation::oid
+            union
+            select i.inhrelid
+            from tree as t
+            join pg_class as p on p.oid = t.id and p.relkind = 'p'
+            join pg_inherits as i on i.inhparent = p.oid
+        )
+        select t.id::regclass from tree as t;
+end;
 $$;
 
 comment on function gc._partitions(regclass) is
@@ -312,3 +323,28 @@ $$;
 
 comment on function gc._has_columns(text, text[]) is
     'Whether a table still has these columns, as a constant in a statement that reads it.';
+
+
+create function gc._partition_key(
+    relation regclass, out columns name[], out types text[], out operators text[]
+)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(a.attname order by k.n),
+        array_agg(format_type(a.atttypid, a.atttypmod) order by k.n),
+        array_agg(gc._operator(o.amopopr) order by k.n)
+    from pg_partitioned_table as p
+    cross join lateral unnest(p.partattrs::smallint[], p.partclass::oid[])
+        with ordinality as k(attnum, opclass, n)
+    join pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum
+    join pg_opclass as c on c.oid = k.opclass
+    join pg_amop as o on o.amopfamily = c.opcfamily
+        and o.amopstrategy = case p.partstrat when 'h' then 1 else 3 end
+        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
+    where p.partrelid = relation and p.partexprs is null
+$$;
+
+comment on function gc._partition_key(regclass) is
+    'The columns by which a table is partitioned; null if it is not, or by an expression.';

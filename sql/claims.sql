@@ -203,7 +203,7 @@ begin
         cross join lateral (
             select t.id from gc.tombstones as t
             where t.store = s and t.wait_for >= w.low and t.wait_for <= w.high
-                and t.wait_for <> newest
+                and (t.wait_for <= oldest or t.wait_for > newest)
                 and (prefixes is null or t.url ^@ any (prefixes))
             order by t.wait_for
             limit batch
@@ -311,7 +311,7 @@ create function gc._held(ids bigint[])
 as $$
 begin
     if not gc._has_holds() then
-        return '{}';
+        return array[]::bigint[];
     end if;
     return array(
         select t.id from gc.tombstones as t
@@ -323,17 +323,38 @@ $$;
 comment on function gc._held(bigint[]) is 'Those of the tombstones whose key or url is held.';
 
 
+-- Another session may be leasing the same object by another tombstone, and may take its time.
+create function gc._lease_one(worker text, one bigint, until timestamptz)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set lock_timeout = '10ms'
+as $$
+begin
+    update gc.tombstones as t
+    set worker = _lease_one.worker, due_at = until, held_up = null
+    where t.id = one;
+    return true;
+exception
+    when exclusion_violation or lock_not_available then
+        perform gc._step_back(array[one], 'another worker has the object');
+        return false;
+end;
+$$;
+
+comment on function gc._lease_one(text, bigint, timestamptz) is
+    'Gives a tombstone to a worker, unless another has the object.';
+
+
 -- Two of one object that two sessions lease at one time: the second waits for the first, and is
--- refused by the constraint.
+-- refused by the constraint. Then they are leased one by one.
 create function gc._lease(worker text, ids bigint[], until timestamptz)
     returns bigint[]
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    one bigint;
-    leased bigint[] := array[]::bigint[];
 begin
     begin
         update gc.tombstones as t
@@ -341,26 +362,68 @@ begin
         where t.id = any (ids);
         return ids;
     exception
-        when exclusion_violation then
+        when exclusion_violation or lock_not_available then
             null;
     end;
-    foreach one in array ids loop
-        begin
-            update gc.tombstones as t
-            set worker = _lease.worker, due_at = until, held_up = null
-            where t.id = one;
-            leased := leased || one;
-        exception
-            when exclusion_violation then
-                perform gc._step_back(array[one], 'another worker has the object');
-        end;
-    end loop;
-    return leased;
+    return array(select u from unnest(ids) as u where gc._lease_one(worker, u, until));
 end;
 $$;
 
 comment on function gc._lease(text, bigint[], timestamptz) is
     'Gives tombstones to a worker; returns which.';
+
+
+create function gc._per_url(urls text[], generations text[])
+    returns table (url text, generation text)
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select o.url, case when count(*) = 1 then min(o.generation) end
+    from unnest(urls, generations) as o(url, generation)
+    group by o.url
+$$;
+
+comment on function gc._per_url(text[], text[]) is
+    'Each address with the version of its object; null: any, for there are several.';
+
+
+-- One row for each url, and where it had another version before, any. In the order of the urls, so
+-- that two sessions wait for each other in one direction only; the second round is for what another
+-- session has put there meanwhile.
+create function gc._remember(urls text[], generations text[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+declare
+    to_do integer := (select count(*) from gc._per_url(urls, generations));
+    step integer;
+begin
+    for attempt in 1 .. 2 loop
+        perform from gc.deleted_objects as d where d.url = any (urls) order by d.url for update;
+        update gc.deleted_objects as d
+        set generation = case when d.generation = o.generation then d.generation end,
+            deleted_at = clock_timestamp(), deleted_by = pg_current_xact_id()
+        from gc._per_url(urls, generations) as o
+        where d.url = o.url and (attempt = 1 or d.deleted_by <> pg_current_xact_id());
+        get diagnostics step = row_count;
+        to_do := to_do - step;
+        exit when to_do = 0;
+        insert into gc.deleted_objects (url, generation)
+        select o.url, o.generation from gc._per_url(urls, generations) as o order by o.url
+        on conflict do nothing;
+        get diagnostics step = row_count;
+        to_do := to_do - step;
+        exit when to_do = 0;
+    end loop;
+end;
+$$;
+
+comment on function gc._remember(text[], text[]) is
+    'Notes that these objects are gone, or that these versions are about to go.';
 
 
 -- A lock in a subtransaction that is undone tells that nobody else has one. Two claims that ask at
@@ -397,7 +460,7 @@ comment on function gc._free_slots(integer[]) is 'Those of the slots in which no
 
 -- An upload that has not committed yet shows only in its slots, one that has only in its hold: so
 -- first the slots are looked at, then, with a new snapshot, the holds. Whoever locks a slot has
--- gc.holds locked, and nobody has whom we have not let: without such a lock there is no slot to see.
+-- locked gc.holds before, which only our own functions can do: without that, no slot is locked.
 create function gc._return_uploads(leased bigint[])
     returns void
     language plpgsql
@@ -438,7 +501,7 @@ comment on function gc._return_uploads(bigint[]) is
 
 -- The last of the rows that have the url leaves a tombstone of its own, so this one can go. Every
 -- collection is asked: two tables may name one object. One that has no index on it is read whole.
-create function gc._is_used(ids bigint[])
+create function gc._is_used(ids bigint[], by_url boolean)
     returns bigint[]
     language plpgsql
     volatile
@@ -454,16 +517,35 @@ begin
         select c.name from gc.collections as c where c.url is not null
     loop
         perform gc._require_own(name);
-        execute format('select array(select gc.%I($1))', gc._object_name(name, '_used'))
-        into found_here using ids;
+        execute format('select array(select gc.%I($1, $2))', gc._object_name(name, '_used'))
+        into found_here using ids, by_url;
         used := used || found_here;
     end loop;
     return used;
 end;
 $$;
 
-comment on function gc._is_used(bigint[]) is
-    'Which of the tombstones have an object that a live row has too.';
+comment on function gc._is_used(bigint[], boolean) is
+    'Which of the tombstones have an object that a live row has too; by_url: without their keys.';
+
+
+-- A key that cannot be read is from a time when the table had another key.
+create function gc._is_one_used(one bigint)
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return gc._is_used(array[one], false);
+exception
+    when data_exception then
+        return gc._is_used(array[one], true);
+end;
+$$;
+
+comment on function gc._is_one_used(bigint) is
+    'gc._is_used for a tombstone by itself, whatever its key is.';
 
 
 -- Where that cannot be found out, because a column is gone perhaps, nothing is handed out: the
@@ -480,7 +562,7 @@ declare
     one bigint;
 begin
     begin
-        used := gc._is_used(leased);
+        used := gc._is_used(leased, false);
         delete from gc.tombstones as t where t.id = any (used);
         return;
     exception
@@ -496,7 +578,7 @@ begin
             continue;
         end if;
         begin
-            used := gc._is_used(array[one]);
+            used := gc._is_one_used(one);
             delete from gc.tombstones as t where t.id = any (used);
         exception
             when others then
@@ -548,6 +630,10 @@ begin
     end if;
     perform gc._drop_duplicates(taken, moment);
     taken := gc._lease(worker, taken, clock_timestamp() + lease);
+    perform gc._remember(array_agg(t.url), array_agg(t.generation))
+    from gc.tombstones as t
+    where t.id = any (taken) and t.generation is not null
+    having count(*) > 0;
     perform gc._return_uploads(taken);
     perform gc._drop_used(taken, moment + (select s.statement_timeout from gc.settings as s));
     return query
@@ -595,16 +681,14 @@ create function gc.confirm(worker text, ids bigint[])
     set enable_seqscan = off
 as $$
 declare
-    moment timestamptz := clock_timestamp();
     changed integer;
+    urls text[];
+    generations text[];
 begin
     perform gc._require_worker(worker);
-    delete from gc.deleted_objects as d
-    using gc.tombstones as t
-    where t.id = any (ids) and t.worker = confirm.worker and t.due_at > moment and d.url = t.url;
     with gone as (
         delete from gc.tombstones as t
-        where t.id = any (ids) and t.worker = confirm.worker and t.due_at > moment
+        where t.id = any (ids) and t.worker = confirm.worker and t.due_at > clock_timestamp()
         returning t.*
     ),
     logged as (
@@ -615,17 +699,15 @@ begin
             g.worker
         from gone as g
     ),
-    remembered as (
-        insert into gc.deleted_objects (url, generation)
-        select distinct on (g.url) g.url, g.generation from gone as g order by g.url, g.generation
-    ),
     totalled as (
         insert into gc.totals (collection, objects, bytes)
         select g.collection, count(*), coalesce(sum(g.size), 0)
         from gone as g
         group by g.collection
     )
-    select count(*) into changed from gone as g;
+    select count(*), array_agg(g.url), array_agg(g.generation) into changed, urls, generations
+    from gone as g;
+    perform gc._remember(urls, generations) where changed > 0;
     return gc._warn_unleased(worker, (select count(distinct i) from unnest(ids) as i)::integer,
         changed);
 end;

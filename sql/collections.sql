@@ -19,7 +19,8 @@ create table gc.collections (
     events jsonb not null default '{}'
         constraint collections_events_object check (jsonb_typeof(events) = 'object'),
     undo interval not null default '0'
-        constraint collections_undo_not_negative check (undo >= '0'),
+        constraint collections_undo_not_negative check (undo >= '0')
+        constraint collections_undo_not_endless check (undo <= '10 years'),
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -223,3 +224,22 @@ $$;
 
 comment on function gc._spellings(regclass, name[]) is
     'The texts that name a reference in the argument "owned" of gc.track.';
+
+
+create function gc._references(c gc.collections)
+    returns setof gc._reference
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
+        o.owned,
+        o.owned is null and f.to_key
+            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false),
+        f.itself
+    from gc._foreign_keys(c.target) as f
+    cross join lateral (select array_position(c.owned, f.reference)) as o(owned)
+$$;
+
+comment on function gc._references(gc.collections) is
+    'The references into a collection, with their place in "owned", and whether links help.';

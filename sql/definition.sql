@@ -231,20 +231,42 @@ comment on function gc._require_owned(gc.collections) is
     'Raises for an owned reference that has gone since gc.track was called.';
 
 
--- The tables that are deleted from because they are named in "owned".
-create function gc._touched_by(c gc.collections)
-    returns table (relation oid, written boolean, by_parent boolean)
-    language sql
+-- Of gc._references, only what is asked here, because every review asks.
+create function gc._owned_tables(c gc.collections)
+    returns setof oid
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select t.*
-    from gc._touched(c.target, case
-        when c.owned = '{}' then '{}'
-        else array(
-            select r.referencing::oid from gc._references(c) as r where r.owned is not null
-        )
-    end) as t
+declare
+    roots oid[];
+begin
+    if c.owned = '{}' then
+        return;
+    end if;
+    roots := array(select p::oid from gc._partitions(c.target) as p);
+    return query
+        select k.conrelid from pg_constraint as k
+        where k.contype = 'f' and k.conparentid = 0 and k.confrelid = any (roots)
+            and format('%s(%s)', k.conrelid::regclass,
+                gc._idents(gc._columns(k.conrelid, k.conkey))) = any (c.owned);
+end;
+$$;
+
+comment on function gc._owned_tables(gc.collections) is
+    'The tables that are deleted from because they are named in "owned".';
+
+
+create function gc._touched_by(c gc.collections)
+    returns table (relation oid, written boolean, by_parent boolean)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select t.* from gc._touched(c.target, array(select gc._owned_tables(c))) as t;
+end;
 $$;
 
 comment on function gc._touched_by(gc.collections) is
@@ -264,6 +286,7 @@ as $$
 declare
     tables oid[];
     written oid[];
+    trusted oid[] := array(select gc._trusted(c.target));
 begin
     select array_agg(t.relation), array_agg(t.relation) filter (where t.written)
     into tables, written
@@ -282,7 +305,7 @@ begin
         select i.type || ' ' || i.identity, pg_get_userbyid(o.owner)
         from objects as o
         cross join lateral pg_identify_object(o.class, o.id, 0) as i
-        where o.owner not in (select gc._trusted(c.target))
+        where o.owner <> all (trusted)
         union all
         select u.*
         from (select array_agg(o.class), array_agg(o.id) from objects as o) as o(classes, ids)

@@ -10,6 +10,7 @@ create function gc._pin(signature regprocedure, by_index boolean)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+-- @plpgsql_check_options: security_warnings = off
 declare
     clause text;
 begin
@@ -39,16 +40,32 @@ begin
 end;
 $$;
 
+-- A backslash in the text of a function means itself, whoever calls it and from where.
+do $$
+declare
+    signature regprocedure;
+begin
+    for signature in
+        select f.oid
+        from pg_proc as f
+        where f.pronamespace = 'gc'::regnamespace and f.prokind = 'f' and f.prosrc ~ '[\\]'
+            and not 'standard_conforming_strings=on' = any (f.proconfig)
+    loop
+        execute format('alter function %s set standard_conforming_strings = on', signature);
+    end loop;
+end;
+$$;
+
 
 -- Last of all, and at the installation only: later, rights have been given by name.
-select gc._seal_table(c.oid) from pg_class as c
-where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v', 'c');
-select gc._seal('pg_proc'::regclass, f.oid) from pg_proc as f
-where f.pronamespace = 'gc'::regnamespace;
 do $$
 declare
     grantee oid;
 begin
+    perform gc._seal_table(c.oid) from pg_class as c
+    where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v', 'c');
+    perform gc._seal('pg_proc'::regclass, f.oid) from pg_proc as f
+    where f.pronamespace = 'gc'::regnamespace;
     for grantee in
         select a.grantee
         from pg_namespace as n
@@ -60,3 +77,6 @@ begin
     end loop;
 end;
 $$;
+
+select count(set_config(f.key, f.value, true))
+from jsonb_each_text(current_setting('blobgc.found')::jsonb) as f;

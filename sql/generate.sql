@@ -8,28 +8,32 @@
 -- referring table apart. Another column can come and go without anything being made again.
 create function gc._used_columns(target regclass, columns name[])
     returns table (relation oid, attnum smallint)
-    language sql
+    language plpgsql
     stable
+    rows 20
     set search_path = pg_catalog, pg_temp
 as $$
-    with refs as materialized (
-        select k.conrelid, k.conkey, k.confrelid, k.confkey from pg_constraint as k
-        where k.contype = 'f' and k.conparentid = 0 and k.confrelid = target
-    )
-    select a.attrelid, a.attnum from pg_attribute as a
-    where a.attrelid = target and a.attname = any (columns)
-    union
-    select r.confrelid, u from refs as r cross join lateral unnest(r.confkey) as u
-    union
-    select r.conrelid, u from refs as r cross join lateral unnest(r.conkey) as u
-    union
-    select i.indrelid, u from pg_index as i cross join lateral unnest(i.indkey::smallint[]) as u
-    where i.indisprimary and i.indrelid in (select r.conrelid from refs as r)
-    union
-    select p.partrelid, u
-    from pg_partitioned_table as p
-    cross join lateral unnest(p.partattrs::smallint[]) as u
-    where p.partrelid in (select r.conrelid from refs as r)
+begin
+    return query
+        with refs as materialized (
+            select k.conrelid, k.conkey, k.confrelid, k.confkey from pg_constraint as k
+            where k.contype = 'f' and k.conparentid = 0 and k.confrelid = target
+        )
+        select a.attrelid, a.attnum from pg_attribute as a
+        where a.attrelid = target and a.attname = any (columns)
+        union
+        select r.confrelid, u from refs as r cross join lateral unnest(r.confkey) as u
+        union
+        select r.conrelid, u from refs as r cross join lateral unnest(r.conkey) as u
+        union
+        select i.indrelid, u from pg_index as i cross join lateral unnest(i.indkey::smallint[]) as u
+        where i.indisprimary and i.indrelid = any (array(select r.conrelid from refs as r))
+        union
+        select p.partrelid, u
+        from pg_partitioned_table as p
+        cross join lateral unnest(p.partattrs::smallint[]) as u
+        where p.partrelid in (select r.conrelid from refs as r);
+end;
 $$;
 
 comment on function gc._used_columns(regclass, name[]) is
@@ -46,6 +50,7 @@ create function gc._catalog_facts(target regclass, columns name[], functions nam
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = on
     set enable_hashjoin = on
+    set plan_cache_mode = force_generic_plan
 as $$
 begin
     return (
@@ -75,7 +80,7 @@ begin
             select (k.oid, k.xmin)::text
             from pg_constraint as k where k.conrelid = target and k.contype = 'c'
             union all
-            select (g.tgrelid, g.tgname, g.tgfoid, f.proowner)::text
+            select (g.tgrelid, g.tgname, g.tgfoid, g.tgenabled, f.proowner)::text
             from tables as t join pg_trigger as g on g.tgrelid = t.id
                 and (not g.tgisinternal or g.tgenabled not in ('O', 'A'))
             join pg_proc as f on f.oid = g.tgfoid
@@ -93,18 +98,20 @@ comment on function gc._catalog_facts(regclass, name[], name[]) is
 
 create function gc._fingerprint(c gc.collections)
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select md5(gc._catalog_facts(c.target, c.columns, c.functions) || (
+begin
+    return md5(gc._catalog_facts(c.target, c.columns, c.functions) || (
         gc.version(), c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events,
         extract(epoch from c.undo), c.shared,
         -- Whose functions the expressions may call.
         (select s.trusted_roles from gc.settings as s),
         (select n.nspowner from pg_namespace as n where n.nspname = 'gc'),
         array(select r.oid from pg_roles as r where r.rolsuper order by r.oid)
-    )::text)
+    )::text);
+end;
 $$;
 
 comment on function gc._fingerprint(gc.collections) is

@@ -193,6 +193,25 @@ comment on function gc._unlocking_keepers(gc.collections) is
     'The keepers that do not lock what they refer to, with the command that mends each.';
 
 
+-- A trigger that is disabled sees nothing: a row would go without a tombstone.
+create function gc._disabled_triggers(c gc.collections)
+    returns table (trigger text, command text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('%I on %s', g.tgname, g.tgrelid::regclass),
+        format('alter table %s enable trigger %I;', g.tgrelid::regclass, g.tgname)
+    from pg_trigger as g
+    join pg_proc as f on f.oid = g.tgfoid
+    where f.pronamespace = 'gc'::regnamespace and f.proname = any (c.functions)
+        and g.tgenabled not in ('O', 'A')
+$$;
+
+comment on function gc._disabled_triggers(gc.collections) is
+    'The triggers of a collection that are disabled, with the command that mends each.';
+
+
 -- Whoever inserts a reference has to lock its target, or a review would delete it meanwhile.
 create function gc._require_locking(c gc.collections)
     returns void
@@ -204,6 +223,8 @@ declare
     place text;
     reason text;
     script text;
+    disabled text;
+    enabling text;
 begin
     select min(u.place), min(u.reason), string_agg(u.command, E'\n' order by u.command)
     into place, reason, script
@@ -211,17 +232,26 @@ begin
     group by u.place
     order by u.place
     limit 1;
-    if found then
+    select min(d.trigger), string_agg(d.command, E'\n' order by d.command)
+    into disabled, enabling
+    from gc._disabled_triggers(c) as d;
+    if place is not null then
         raise '% refers to "%" without a lock', place, c.target
             using errcode = 'object_not_in_prerequisite_state',
                 detail = format('%s: rows could be deleted while somebody refers to them.', reason),
-                hint = script;
+                hint = concat_ws(E'\n', script, enabling);
+    elsif disabled is not null then
+        raise 'the trigger % is disabled', disabled
+            using errcode = 'object_not_in_prerequisite_state',
+                detail = 'What happens meanwhile is not seen. A scan will find rows that lost what '
+                    'kept them, but rows that go leave no tombstones.',
+                hint = enabling;
     end if;
 end;
 $$;
 
 comment on function gc._require_locking(gc.collections) is
-    'Raises for a keeper that does not lock what it refers to.';
+    'Raises for a keeper that does not lock what it refers to, or a trigger that is disabled.';
 
 
 create function gc._accept_losses(name text)

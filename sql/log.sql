@@ -38,7 +38,7 @@ comment on column gc.deletion_log.worker is 'Who deleted the object.';
 
 create table gc.totals (
     collection text not null,
-    day date not null default current_date,
+    day date not null default (now() at time zone 'UTC')::date,
     rows bigint not null default 0,
     objects bigint not null default 0,
     bytes numeric not null default 0,
@@ -48,7 +48,7 @@ create index totals_unfolded_idx on gc.totals (day) where not folded;
 
 comment on table gc.totals is 'The lines behind gc.daily_totals.';
 comment on column gc.totals.collection is 'The collection.';
-comment on column gc.totals.day is 'The day, in the time zone of the session that wrote it.';
+comment on column gc.totals.day is 'The day, in UTC, whatever the time zone of a session is.';
 comment on column gc.totals.rows is 'Rows that reviews deleted.';
 comment on column gc.totals.objects is 'Objects that runners confirmed.';
 comment on column gc.totals.bytes is 'Bytes of those objects.';
@@ -63,7 +63,7 @@ group by t.collection, t.day;
 
 comment on view gc.daily_totals is 'What went on each day: rows, objects, and bytes reclaimed.';
 comment on column gc.daily_totals.collection is 'The collection.';
-comment on column gc.daily_totals.day is 'The day.';
+comment on column gc.daily_totals.day is 'The day, in UTC.';
 comment on column gc.daily_totals.rows is 'Rows that reviews deleted.';
 comment on column gc.daily_totals.objects is 'Objects that runners confirmed as deleted.';
 comment on column gc.daily_totals.bytes is 'Bytes of those objects.';
@@ -92,7 +92,7 @@ begin
         where t.ctid = any (array(
             select o.ctid
             from gc.totals as o
-            where o.day < current_date and not o.folded
+            where o.day < (now() at time zone 'UTC')::date and not o.folded
             limit batch
             for update skip locked
         ))

@@ -7,7 +7,8 @@
 create view gc.metrics as
 with collections as (
     select s.*, format('collection="%s"',
-            replace(replace(replace(s.collection, '\', '\\'), '"', '\"'), chr(10), '\n')) as label
+            replace(replace(replace(s.collection, E'\\', E'\\\\'), '"', E'\\"'), chr(10),
+                E'\\n')) as label
     from gc.status() as s
 ),
 totals as (

@@ -104,20 +104,25 @@ create function gc._review_batch(name text, batch integer, entries tid[], room i
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    r gc._review_result;
+    reviewed integer;
+    kept integer;
+    deleted integer;
+    busy integer;
+    bytes bigint;
+    touched integer;
 begin
     execute format(
-        'select reviewed, kept, deleted, busy, 0, bytes, touched from gc.%I($1, $2, $3, true)',
+        'select reviewed, kept, deleted, busy, bytes, touched from gc.%I($1, $2, $3, true)',
         gc._object_name(name, '_review'))
-    into r using batch, entries, room;
+    into reviewed, kept, deleted, busy, bytes, touched using batch, entries, room;
     -- What a deferred constraint has to say, it says now, while one row can still be told apart.
-    if r.touched > 0 then
+    if touched > 0 then
         perform gc._check_deferred(name);
     end if;
-    if r.deleted > 0 then
-        insert into gc.totals (collection, rows) values (name, r.deleted);
+    if deleted > 0 then
+        insert into gc.totals (collection, rows) values (name, deleted);
     end if;
-    return r;
+    return (reviewed, kept, deleted, busy, 0, bytes, touched)::gc._review_result;
 end;
 $$;
 
@@ -141,6 +146,7 @@ declare
     r gc._review_result;
     part integer := case when refused then 1 else (batch + 1) / 2 end;
     locked_out integer := 0;
+    failed integer;
     entries tid[];
 begin
     for attempt in 1 .. 2 * batch + 20 loop
@@ -156,9 +162,8 @@ begin
             when query_canceled or others then
                 locked_out := locked_out + (sqlstate = '55P03')::integer;
                 if part = 1 or sqlstate = '57014' then
-                    r := (0, 0, 0, 0, gc._back_off(name, entries, sqlerrm), 0, 0);
-                    r.reviewed := r.failed;
-                    total := gc._add(total, r);
+                    failed := gc._back_off(name, entries, sqlerrm);
+                    total := gc._add(total, (failed, 0, 0, 0, failed, 0, 0)::gc._review_result);
                 end if;
                 exit when sqlstate = '57014';
                 part := greatest(part / 2, 1);
@@ -247,7 +252,6 @@ begin
     if cardinality(due) = 0 then
         return;
     end if;
-    perform gc._follow_renames(name, due);
     begin
         execute format('select gc.%I($1, false)', reader) using due;
         return;
@@ -286,6 +290,48 @@ comment on function gc._catch_up(text, integer) is
     'Works out what triggers have missed.';
 
 
+create function gc._has_work(c gc.collections)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    is_due boolean;
+begin
+    execute format('select exists (select from gc.%I as q where q.review_after <= now())',
+        gc._object_name(c.name, '_review_queue'))
+    into is_due;
+    return is_due or c.scanning
+        or exists (select from gc.scan_requests as r where r.collection = c.name)
+        or exists (
+            select from gc.unread_rows as u where u.collection = c.name and u.due_at <= now()
+        );
+end;
+$$;
+
+comment on function gc._has_work(gc.collections) is
+    'Whether a review of this collection would find anything to do.';
+
+
+-- Where there is nothing to do, nothing is locked and nobody has to be trusted. That the catalog
+-- has changed is noticed all the same, so that a problem is known before something is due.
+create function gc._is_idle(c gc.collections)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return c.problem is null and not gc._has_work(c)
+        and coalesce(gc._fingerprint(c) = c.fingerprint, false);
+end;
+$$;
+
+comment on function gc._is_idle(gc.collections) is
+    'Whether a collection needs no review: nothing is due, and nothing has changed.';
+
+
 -- The lock comes first, outside of everything that may be undone, and is kept to the end.
 create function gc._is_reviewable(name text)
     returns boolean
@@ -293,9 +339,14 @@ create function gc._is_reviewable(name text)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    c gc.collections := gc._collection(name);
 begin
     perform gc._require_own(name);
-    perform gc._is_current(name, (gc._collection(name)).fingerprint);
+    if gc._is_idle(c) then
+        return false;
+    end if;
+    perform gc._is_current(name, c.fingerprint);
     perform gc._note_problem(name, null);
     return true;
 exception
@@ -306,7 +357,8 @@ end;
 $$;
 
 comment on function gc._is_reviewable(text) is
-    'Locks a collection for a review and makes its code fit; false, with a note, if it cannot be.';
+    'Locks a collection for a review and makes its code fit. False if there is nothing to do or, '
+    'with a note, if it cannot be reviewed.';
 
 
 create function gc._review_collection(name text, batch integer, room integer, until timestamptz)
@@ -375,8 +427,8 @@ comment on function gc._begin_next_with(text) is
 
 
 -- What time and room is left is shared out, and a review that runs out of time is followed by one
--- that begins where it stopped, so that no collection can starve the others. lock_timeout is named here so that what is set inside ends
--- with the function.
+-- that begins where it stopped, so that no collection can starve the others. lock_timeout is named
+-- here so that what is set inside ends with the function.
 create function gc.review(batch integer default 1000)
     returns table (
         collection text, reviewed integer, kept integer, deleted integer, busy integer,
@@ -393,7 +445,7 @@ declare
     room integer := (select s.max_rows from gc.settings as s);
     time_left interval := (select s.statement_timeout from gc.settings as s);
     until timestamptz := clock_timestamp() + time_left;
-    results jsonb := '{}';
+    results jsonb := jsonb_build_object();
     r gc._review_result;
 begin
     perform gc._require_read_committed('review');

@@ -88,5 +88,5 @@ $$;
 revoke all on function gc.grant_uploader(regrole, text[]) from public;
 
 comment on function gc.grant_uploader(regrole, text[]) is
-    'Lets an application announce uploads and keep rows alive: of these collections, or of all that '
-    'there are now. It needs no right for all the rest.';
+    'Lets an application announce uploads and keep rows alive: of these collections, or of all '
+    'that there are now. It needs no right for all the rest.';

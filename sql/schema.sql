@@ -14,6 +14,51 @@ comment on schema gc is
     'blobgc: online garbage collection for whatever rows keep in an object store';
 
 
+-- Settings that a session can change and that change what a statement means, or how a value is read
+-- or printed. Whoever enters here, or what is deleted by whom, must not matter: every function that
+-- can be called from outside has these (see sql/entry.sql), and what it calls inherits them.
+create function gc._pinned()
+    returns table (name text, value text)
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    values
+        ('standard_conforming_strings', 'on'), ('transform_null_equals', 'off'),
+        ('array_nulls', 'on'), ('quote_all_identifiers', 'off'),
+        ('bytea_output', 'hex'), ('xmlbinary', 'base64'), ('xmloption', 'content'),
+        ('datestyle', 'ISO, MDY'), ('intervalstyle', 'postgres'), ('timezone', 'UTC'),
+        ('extra_float_digits', '1'),
+        ('lc_monetary', 'C'), ('lc_numeric', 'C'), ('lc_time', 'C'),
+        ('gin_fuzzy_search_limit', '0'), ('jit', 'off')
+$$;
+
+comment on function gc._pinned() is
+    'The settings that every function which can be called from outside has.';
+
+
+create function gc._pinned_sql()
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('set %s = %s', p.name, case
+        when p.value ~ ',' then p.value else quote_literal(p.value) end), E'\n')
+    from gc._pinned() as p
+$$;
+
+comment on function gc._pinned_sql() is 'The same as clauses of a function that is generated.';
+
+
+-- The installation has them as well, and at its end, in sql/entry.sql, the session's own again:
+-- SET LOCAL lasts longer than CREATE EXTENSION. Its text, however, is read before anything of it is
+-- done: outside of functions, a text with a backslash has to be written with an E.
+select set_config('blobgc.found', jsonb_object_agg(p.name, current_setting(p.name))::text, true)
+from gc._pinned() as p;
+select count(set_config(p.name, p.value, true)) from gc._pinned() as p;
+
+
 create function gc.version()
     returns text
     language sql

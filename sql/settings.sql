@@ -8,7 +8,8 @@
 
 create table gc.settings (
     jitter interval not null default '1 minute'
-        constraint settings_jitter_not_negative check (jitter >= '0'),
+        constraint settings_jitter_not_negative check (jitter >= '0')
+        constraint settings_jitter_not_endless check (jitter <= '10 years'),
     busy_delay interval not null default '30 seconds'
         constraint settings_busy_delay_positive check (busy_delay > '0'),
     backoff interval not null default '5 minutes'
@@ -82,8 +83,8 @@ comment on column gc.settings.trusted_roles is
     'triggers, types. Besides them superusers, the owner of blobgc and, unless that is a '
     'superuser, the owner of the collection.';
 comment on column gc.settings.application_path is
-    'The search_path that triggers of the application''s own see when a review deletes a row; null: '
-    'what ALTER ROLE and ALTER DATABASE say for the owner of the table.';
+    'The search_path that triggers of the application''s own see when a review deletes a row; '
+    'null: what ALTER ROLE and ALTER DATABASE say for the owner of the table.';
 comment on column gc.settings.log_retention is
     'How long gc.deletion_log is kept. The daily totals are kept for ever.';
 
@@ -203,40 +204,3 @@ $$;
 
 comment on function gc._limit_lock_waits() is
     'Waits for a lock no longer than the setting lock_timeout says.';
-
-
--- Settings that a session can change and that change what a statement means, or how a value is read
--- or printed. Whoever enters here, or what is deleted by whom, must not matter: every function that
--- can be called from outside has these (see sql/entry.sql), and what it calls inherits them.
-create function gc._pinned()
-    returns table (name text, value text)
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$
-    values
-        ('standard_conforming_strings', 'on'), ('transform_null_equals', 'off'),
-        ('array_nulls', 'on'), ('quote_all_identifiers', 'off'),
-        ('bytea_output', 'hex'), ('xmlbinary', 'base64'), ('xmloption', 'content'),
-        ('datestyle', 'ISO, MDY'), ('intervalstyle', 'postgres'), ('timezone', 'UTC'),
-        ('extra_float_digits', '1'),
-        ('lc_monetary', 'C'), ('lc_numeric', 'C'), ('lc_time', 'C'),
-        ('gin_fuzzy_search_limit', '0'), ('jit', 'off')
-$$;
-
-comment on function gc._pinned() is
-    'The settings that every function which can be called from outside has.';
-
-
-create function gc._pinned_sql()
-    returns text
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select string_agg(format('set %s = %s', p.name, case
-        when p.value ~ ',' then p.value else quote_literal(p.value) end), E'\n')
-    from gc._pinned() as p
-$$;
-
-comment on function gc._pinned_sql() is 'The same as clauses of a function that is generated.';

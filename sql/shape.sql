@@ -13,57 +13,15 @@ comment on type gc._link is
 
 
 create type gc._shape as (
-    name text, target regclass, alias text, url text, size text, label text, generation text, condition text,
+    name text, target regclass, alias text, url text, size text, label text, generation text,
+    condition text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
-    url_prefix text,    is_plain boolean, key gc._key_columns, refs gc._reference[], links gc._link[], words jsonb
+    url_prefix text, object_columns name[], is_plain boolean, key gc._key_columns,
+    refs gc._reference[], links gc._link[], words jsonb
 );
 
 comment on type gc._shape is
     'A collection as templates see it: definition, key, references, links, and words.';
-
-
-create function gc._partition_key(
-    relation regclass, out columns name[], out types text[], out operators text[]
-)
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select array_agg(a.attname order by k.n),
-        array_agg(format_type(a.atttypid, a.atttypmod) order by k.n),
-        array_agg(gc._operator(o.amopopr) order by k.n)
-    from pg_partitioned_table as p
-    cross join lateral unnest(p.partattrs::smallint[], p.partclass::oid[])
-        with ordinality as k(attnum, opclass, n)
-    join pg_attribute as a on a.attrelid = p.partrelid and a.attnum = k.attnum
-    join pg_opclass as c on c.oid = k.opclass
-    join pg_amop as o on o.amopfamily = c.opcfamily
-        and o.amopstrategy = case p.partstrat when 'h' then 1 else 3 end
-        and o.amoplefttype = c.opcintype and o.amoprighttype = c.opcintype
-    where p.partrelid = relation and p.partexprs is null
-$$;
-
-comment on function gc._partition_key(regclass) is
-    'The columns by which a table is partitioned; null if it is not, or by an expression.';
-
-
-create function gc._references(c gc.collections)
-    returns setof gc._reference
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
-        o.owned,
-        o.owned is null and f.to_key
-            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false),
-        f.itself
-    from gc._foreign_keys(c.target) as f
-    cross join lateral (select array_position(c.owned, f.reference)) as o(owned)
-$$;
-
-comment on function gc._references(gc.collections) is
-    'The references into a collection, with their place in "owned", and whether links help.';
 
 
 -- What a table is called in the names of functions: without its schema while that is enough. The
@@ -179,7 +137,8 @@ create function gc._is_plain(s gc._shape)
 as $$
     select not exists (
         select from unnest(array[s.url, s.size, s.label, s.generation]) as e(written)
-        where regexp_replace(e.written, $re$'([^'\\]|'')*'|"([^"]|"")*"|\mencode\([\w.]+, '(hex|base64)'::text\)$re$
+        where regexp_replace(e.written, $re$'([^'\\]|'')*'|"([^"]|"")*"$re$
+            || $re$|\mencode\([\w.]+, '(hex|base64)'::text\)$re$
             || $re$|\m[a-z_][a-z0-9_$]*\M(?!\()|::text\M|\|\||[().\s]$re$, '', 'g') <> ''
     ) and not exists (
         select from pg_attribute as a
@@ -194,6 +153,65 @@ comment on function gc._is_plain(gc._shape) is
     'Whether the expressions about an object can be computed for every row.';
 
 
+create function gc._object_columns(c gc.collections)
+    returns name[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select distinct u
+        from gc._expressions(c) as e
+        cross join lateral unnest(gc._check_expression(
+            c.target, e.what, e.expression, e.categories, e.wanted)) as u
+        where e.what in ('url', 'generation')
+        order by 1
+    )
+$$;
+
+comment on function gc._object_columns(gc.collections) is
+    'The columns that tell which object, and which version of it, a row has.';
+
+
+create function gc._read_shape(c gc.collections)
+    returns gc._shape
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (
+        c.name, c.target, gc._written_alias(c.target), gc._as_written(c.target, 'url', c.url),
+        gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
+        gc._as_written(c.target, 'generation', c.generation),
+        gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns, c.shared,
+        c.proof, c.url is not null and gc._has_url_index(c), c.url_prefix,
+        gc._object_columns(c), null, gc._key(c.target),
+        array(select r from gc._references(c) as r), null, null
+    )::gc._shape
+$$;
+
+comment on function gc._read_shape(gc.collections) is
+    'The shape of a collection, as far as the catalog tells it.';
+
+
+create function gc._complete_shape(s gc._shape, is_plain boolean, links gc._link[], words jsonb)
+    returns gc._shape
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (
+        s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events,
+        s.undo, s.columns, s.shared, s.proof, s.url_index, s.url_prefix,
+        s.object_columns, _complete_shape.is_plain, s.key, s.refs, _complete_shape.links,
+        _complete_shape.words
+    )::gc._shape
+$$;
+
+comment on function gc._complete_shape(gc._shape, boolean, gc._link[], jsonb) is
+    'A shape with what can be told from the rest of it.';
+
+
 create function gc._shape(c gc.collections)
     returns gc._shape
     language plpgsql
@@ -201,21 +219,10 @@ create function gc._shape(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    s gc._shape;
+    s gc._shape := gc._read_shape(c);
 begin
-    select c.name, c.target, gc._written_alias(c.target), gc._as_written(c.target, 'url', c.url),
-        gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
-        gc._as_written(c.target, 'generation', c.generation),
-        gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns,
-        c.shared, c.proof, c.url is not null and gc._has_url_index(c),
-        c.url_prefix, gc._key(c.target),
-        array(select r from gc._references(c) as r)
-    into s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events, s.undo,
-        s.columns, s.shared, s.proof, s.url_index, s.url_prefix, s.key, s.refs;
-    s.is_plain := gc._is_plain(s);
-    s.links := array(select l from gc._links(s) as l);
-    s.words := gc._words(s);
-    return s;
+    s := gc._complete_shape(s, gc._is_plain(s), array(select l from gc._links(s) as l), null);
+    return gc._complete_shape(s, s.is_plain, s.links, gc._words(s));
 end;
 $$;
 

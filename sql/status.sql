@@ -95,8 +95,8 @@ as $$
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
         c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
             (select 'a row that went cannot be worked out: ' || min(u.last_error)
-                from gc.unread_rows as u where u.collection = c.name)), t.held_up, t.held_up_by, t.overdue_since,
-        gc._advice(c)
+                from gc.unread_rows as u where u.collection = c.name)),
+        t.held_up, t.held_up_by, t.overdue_since, gc._advice(c)
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t
@@ -138,38 +138,42 @@ $$;
 comment on function gc._next_review(text) is 'When the next review of a collection is due.';
 
 
--- One step of the index for each store and each kind of tombstone; more only where a store has what
--- is under other prefixes. What waits for a transaction is
--- asked for again in a second.
+-- One step of the index for each store and each kind of tombstone, and further only over those that
+-- are not under a prefix. What waits for a transaction is asked for again in a second.
 create function gc._next_claim(prefixes text[])
     returns timestamptz
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select least(min(d.due_at), min(w.due_at))
+    select min(d.due_at)
     from gc._stores(prefixes) as s
     cross join lateral (
-        select least(
-            (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for is null
-                    and (prefixes is null or t.url ^@ any (prefixes))
-                order by t.due_at limit 1),
-            (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for = '0'
-                    and (prefixes is null or t.url ^@ any (prefixes))
-                order by t.due_at limit 1),
-            (select t.due_at from gc.tombstones as t
-                where t.store = s and t.wait_for = '1'
-                    and (prefixes is null or t.url ^@ any (prefixes))
-                order by t.due_at limit 1))
+        (
+            select t.due_at from gc.tombstones as t
+            where t.store = s and t.wait_for is null
+                and (prefixes is null or t.url ^@ any (prefixes))
+            order by t.due_at
+            limit 1
+        )
+        union all
+        select o.due_at
+        from unnest('{0,1}'::xid8[]) as r
+        cross join lateral (
+            select t.due_at from gc.tombstones as t
+            where t.store = s and t.wait_for = r
+                and (prefixes is null or t.url ^@ any (prefixes))
+            order by t.due_at
+            limit 1
+        ) as o
+        union all
+        (
+            select now() + interval '1 second' from gc.tombstones as t
+            where t.store = s and t.wait_for > '1'
+                and (prefixes is null or t.url ^@ any (prefixes))
+            limit 1
+        )
     ) as d(due_at)
-    left join lateral (
-        select now() + interval '1 second' from gc.tombstones as t
-        where t.store = s and t.wait_for > '1'
-            and (prefixes is null or t.url ^@ any (prefixes))
-        limit 1
-    ) as w(due_at) on true
 $$;
 
 comment on function gc._next_claim(text[]) is 'When the next tombstone can be claimed.';

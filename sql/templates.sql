@@ -272,6 +272,24 @@ as $$ select coalesce(gc._inline('(' || expression || ')::text'), 'null::text') 
 comment on function gc._text_sql(text) is 'An expression as text; null where there is none.';
 
 
+-- A store tells A from a, whatever the collation of a column says.
+create function gc._collated_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.url || concat(c.generation) ~* '\mcollate\M' or exists (
+        select from pg_attribute as a
+        join pg_collation as o on o.oid = a.attcollation and o.collname <> 'default'
+        where a.attrelid = c.target and a.attname = any (c.columns)
+    ) then ' collate pg_catalog."default"' else '' end
+$$;
+
+comment on function gc._collated_sql(gc._shape) is
+    'What makes a url be compared byte for byte; empty where it is anyway.';
+
+
 -- A number that is no size, over a pebibyte or not a number at all, must not fail a statement, nor
 -- a sum.
 create function gc._size_sql(c gc._shape)
@@ -286,6 +304,23 @@ as $$
 $$;
 
 comment on function gc._size_sql(gc._shape) is 'The expression for an object''s size.';
+
+
+-- No two rows have one url because no two rows have one key, and perhaps because of a CHECK. A plan
+-- ends when one of the constraints goes.
+create function gc._proved_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('gc._has_check(%s)', k.oid), ' and ' order by k.oid)
+    from pg_constraint as k
+    where k.conrelid = c.target and (k.contype = 'p' or k.oid = c.proof)
+$$;
+
+comment on function gc._proved_sql(gc._shape) is
+    'The condition that what makes a url a row''s own is still there.';
 
 
 create function gc._words(c gc._shape)
@@ -308,10 +343,15 @@ as $$
         'later_is_q', gc._entry_pair(c.key, 'later', k.queue_names, 'q', k.operators),
         'key_text', gc._text_of(k.names, c.alias),
         'q_key_text', gc._text_of(k.queue_names, 'q'),
-        'url', gc._text_sql(c.url), 'label', gc._text_sql(c.label),
+        't_key_text', gc._text_of(k.names, 't'),
+        'url', gc._text_sql(c.url) || u.collated, 'label', gc._text_sql(c.label),
+        -- The first finds it by an index, the second compares.
+        'same_url', concat_ws(' and ', gc._text_sql(c.url) || ' = d.url',
+            case when u.collated <> '' then gc._text_sql(c.url) || u.collated || ' = d.url' end),
         'size', coalesce(gc._inline(gc._size_sql(c)), 'null::bigint'),
         'generation', coalesce(
-            gc._inline('nullif((' || c.generation || ')::text, '''')'), 'null::text'),
+            gc._inline('nullif((' || c.generation || ')::text, '''')') || u.collated,
+            'null::text'),
         'computed', (
             select string_agg(gc._inline(format('count(%s)', e)), ', ')
             from unnest(array[c.url, c.generation, c.label, gc._size_sql(c)]) as e
@@ -321,15 +361,14 @@ as $$
             else format('now() + interval %L', c.undo) end,
         'wait_for', case
             when c.shared then 'null::xid8'
-            when c.proof is not null
-                then format('case when gc._has_check(%s) then ''0''::xid8 end', c.proof)
-            else '''0''::xid8'
+            else format('case when %s then ''0''::xid8 end', gc._proved_sql(c))
         end,
         'settings', gc._print_settings(c),
         'by_index', gc._index_settings()
             || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'
     )
     from (select (c.key).*) as k
+    cross join lateral coalesce(gc._collated_sql(c), '') as u(collated)
 $$;
 
 comment on function gc._words(gc._shape) is 'What stands for the words in templates.';
@@ -368,8 +407,8 @@ create type gc._trigger as (
 );
 
 comment on type gc._trigger is
-    'A trigger that a collection needs: what it does, and what it does where the tables are not what '
-    'they were.';
+    'A trigger that a collection needs: what it does, and what it does where the tables are not '
+    'what they were.';
 
 
 create function gc._has_columns_sql(relation regclass, columns name[])
@@ -574,9 +613,10 @@ create function gc._kept_whole_sql(c gc._shape, source text)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render(
-        'insert into gc.unread_rows (collection, content, names) '
-        'select {name}, to_jsonb(o), (select gc._names_now({name})) from {source} as o',
-        gc._source_words(c.words, source))
+        'insert into gc.unread_rows (collection, content, relation, columns) '
+        'select {name}, to_jsonb(o), {id}, (select gc._column_numbers({id})) from {source} as o',
+        gc._source_words(c.words, source) || jsonb_build_object(
+            'id', case when source is null then '%1$L::regclass' else 'tg_relid' end))
 $$;
 
 comment on function gc._kept_whole_sql(gc._shape, text) is
@@ -751,8 +791,8 @@ comment on function gc._buried_sql(gc._shape, text, text) is
     'The statement that writes tombstones for rows.';
 
 
--- A review tells why it deletes a row; who else deletes one does not. Anybody can make a setting, but
--- only a review writes to gc.reviewing.
+-- A review tells why it deletes a row; who else deletes one does not. Anybody can make a setting,
+-- but only a review writes to gc.reviewing.
 create function gc._after_delete_sql(c gc._shape)
     returns text
     language sql

@@ -302,18 +302,79 @@ create function gc._logged_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select case when c.url is not null and not c.shared then '' else gc._render($template$
-insert into gc.deletion_log (collection, key, label, size, event, row_deleted_at)
-select {name}, {q_key_text}, v.label, v.size, q.event, now()
-from {queue} as q
-join {target} as t on {t_is_q}
-cross join lateral (
-    select {label}, {size}, {url} from (select t.*) as {alias}
-) as v(label, size, url)
-where q.ctid = any (this.garbage) and v.url is null;$template$, c.words) end
+,
+logged as (
+    insert into gc.deletion_log (collection, key, label, size, event, row_deleted_at)
+    select {name}, {key_text}, {label}, {size}, this.event, now()
+    from gone as {alias}
+    where {url} is null
+)$template$, c.words) end
 $$;
 
 comment on function gc._logged_sql(gc._shape) is
     'The part of a review that writes the log of rows without an object.';
+
+
+create function gc._is_spread(c gc._shape)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from pg_class as t
+        where t.relkind = 'p' and t.oid = any (c.target::oid || array(
+            select r.referencing::oid from unnest(c.refs) as r where r.owned is null
+        ))
+    )
+$$;
+
+comment on function gc._is_spread(gc._shape) is
+    'Whether the collection, or what keeps its rows, has partitions.';
+
+
+-- Asking all partitions locks each of them, and planning that locks all their indexes: thousands.
+-- None of these locks is needed after the answer (nobody can detach a partition, for its parent
+-- stays locked), so they are given back by undoing the part that asks. Variables keep their values.
+create function gc._look_apart_sql(c gc._shape, entries text, condition text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when not gc._is_spread(c) then '' else gc._render($template$
+begin
+    this.found := array(
+        select q.ctid from {queue} as q
+        where q.ctid = any ({entries})
+            and (
+                {condition}
+            )
+    );
+    -- So that the locks of this part are given back.
+    raise sqlstate 'ZG009';
+exception
+    when sqlstate 'ZG009' then
+        null;
+end;$template$, c.words || jsonb_build_object('entries', entries, 'condition', condition)) end
+$$;
+
+comment on function gc._look_apart_sql(gc._shape, text, text) is
+    'The statements that note the entries that meet a condition, where the condition is to be '
+    'looked at in a part of its own; empty where that is not so.';
+
+
+create function gc._found_sql(c gc._shape, condition text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when gc._is_spread(c) then 'q.ctid = any (this.found)' else condition end
+$$;
+
+comment on function gc._found_sql(gc._shape, text) is
+    'The condition, or where it was looked at before, that it was found to be met.';
 
 
 create function gc._look_sql(c gc._shape)
@@ -335,17 +396,50 @@ this.taken := coalesce(this.given, array(
     for update skip locked
 ));
 reviewed := cardinality(this.taken);
+kept := 0;
+if reviewed = 0 then
+    return;
+end if;
+{look_apart}
 delete from {queue} as q
 where q.ctid = any (this.taken)
     and (
         {plainly_kept}
     );
 get diagnostics kept = row_count;$template$,
-        c.words || jsonb_build_object('plainly_kept', gc._plainly_kept_sql(c)))
+        c.words || jsonb_build_object(
+            'look_apart', gc._look_apart_sql(c, 'this.taken', p.plainly_kept),
+            'plainly_kept', gc._found_sql(c, p.plainly_kept)))
+    from (select gc._plainly_kept_sql(c)) as p(plainly_kept)
 $$;
 
 comment on function gc._look_sql(gc._shape) is
     'The part of a review that takes entries off the queue and looks a first time.';
+
+
+create function gc._drop_kept_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+with dropped as (
+    delete from {queue} as q
+    where q.ctid = any (this.locked)
+        and (
+            {kept}
+        )
+    returning q.*
+){relinked}
+select count(*) into this.step from dropped;
+kept := kept + this.step;$template$,
+        c.words || jsonb_build_object(
+            'kept', gc._found_sql(c, gc._kept_sql(c)), 'relinked', gc._relink_sql(c)))
+$$;
+
+comment on function gc._drop_kept_sql(gc._shape) is
+    'The statement that takes off the queue what the second look found kept.';
 
 
 create function gc._look_again_sql(c gc._shape)
@@ -364,33 +458,33 @@ this.locked := array(
     for update of t skip locked
 );
 -- Look again, with a new snapshot: what is still not kept cannot be referred to any more.
-with dropped as (
-    delete from {queue} as q
-    where q.ctid = any (this.locked)
-        and (
-            {kept}
-        )
-    returning q.*
-){relinked}
-select count(*) into this.step from dropped;
-kept := kept + this.step;
+{look_apart}
+{drop_kept}
 select array_agg(l.place) filter (where not l.superseded and not l.held),
     array_agg(l.place) filter (where l.superseded)
 into this.garbage, this.superseded
 from (
     select q.ctid,
         exists (select from {queue} as later where {later_is_q} and later.entry > q.entry),
+        -- As the row writes its key: who refers to 1 may have written 1.0.
         holds.exist and exists (
-            select from gc.holds as h
-            where h.collection = {name} and h.key = {q_key_text}
-                and h.held_until > clock_timestamp()
+            select from {target} as t
+            join gc.holds as h on h.key = {t_key_text}
+            where {t_is_q} and h.collection = {name} and h.held_until > clock_timestamp()
         )
     from {queue} as q
     cross join (select gc._has_holds()) as holds(exist)
     where q.ctid = any (this.locked)
 ) as l(place, superseded, held);$template$,
         c.words || jsonb_build_object(
-            'kept', gc._kept_sql(c), 'relinked', gc._relink_sql(c)))
+            'look_apart', gc._look_apart_sql(c, 'this.locked', gc._kept_sql(c)),
+            'drop_kept', case
+                when gc._is_spread(c) then gc._render($template$
+if cardinality(this.found) > 0 then
+    {drop_kept}
+end if;$template$, jsonb_build_object('drop_kept', gc._drop_kept_sql(c)))
+                else gc._drop_kept_sql(c)
+            end))
 $$;
 
 comment on function gc._look_again_sql(gc._shape) is
@@ -473,7 +567,6 @@ create function gc._delete_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
-{logged}
 -- The row goes first, then its object: a trigger leaves the tombstone, and is told the reason.
 for this.event in
     select distinct q.event from {queue} as q where q.ctid = any (this.garbage)
@@ -485,7 +578,7 @@ loop
         using {queue} as q
         where q.ctid = any (this.garbage) and q.event = this.event and {t_is_q}
         returning t.*
-    )
+    ){logged}
     select count(*), coalesce(sum({size}), 0) into this.step, this.freed from gone as {alias};
     deleted := deleted + this.step;
     bytes := bytes + this.freed;
@@ -502,6 +595,25 @@ delete from {queue} as q where q.ctid = any (this.garbage);$template$,
 $$;
 
 comment on function gc._delete_sql(gc._shape) is 'The part of a review that deletes.';
+
+
+create function gc._delete_all_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+-- Triggers of the application's own look for names where they would in the application.
+perform set_config('search_path', gc._application_path({table}), true);
+{owned}
+{delete}
+perform set_config('search_path', 'pg_catalog, pg_temp', true);$template$,
+        c.words || jsonb_build_object('owned', gc._owned_sql(c), 'delete', gc._delete_sql(c)))
+$$;
+
+comment on function gc._delete_all_sql(gc._shape) is
+    'The part of a review that deletes, owned rows first.';
 
 
 create function gc._put_off_sql(c gc._shape)
@@ -540,13 +652,13 @@ as $$
         'function', gc._inline(quote_ident(gc._object_name(c.name, '_review'))),
         'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
-        'owned', gc._owned_sql(c),
         'variables', concat_ws(E'\n', 'event text;', 'freed bigint;', case
             when gc._owns_sql(c) is not null
                 then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end),
-        'delete', gc._delete_sql(c),
-        'put_off', gc._put_off_sql(c))
+        'delete', gc._delete_all_sql(c),
+        'put_off', gc._put_off_sql(c),
+        'pinned', gc._pinned_sql())
 $$;
 
 comment on function gc._review_words(gc._shape) is
@@ -572,7 +684,7 @@ create or replace function gc.{function}(
     set row_security = off
     set plan_cache_mode = force_generic_plan
     {by_index}
-    {settings}
+    {pinned}
 $template$, $template$
 #variable_conflict use_column
 <<this>>
@@ -584,6 +696,7 @@ declare
     locked tid[];
     garbage tid[];
     superseded tid[];
+    found tid[];
     step integer;
     {variables}
 begin
@@ -595,11 +708,7 @@ begin
         return;
     end if;
     {decide}
-    -- Triggers of the application's own look for names where they would in the application.
-    perform set_config('search_path', gc._application_path({table}), true);
-    {owned}
     {delete}
-    perform set_config('search_path', 'pg_catalog, pg_temp', true);
     {put_off}
 end;$template$,
         gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
@@ -809,60 +918,6 @@ comment on function gc._same_generation_sql(gc._shape) is
     'The condition that a row and a tombstone do not mean two versions of an object.';
 
 
--- Until the next review has noticed that the constraint is gone.
-create function gc._unproved_sql(c gc._shape)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case when c.proof is null then '' else gc._render($template$
-union
-select d.id
-from gc.tombstones as d
-where d.id = any ($1)
-    and not gc._has_check({proof})
-    and exists (select from {target} as {alias} where {url} = d.url{same_generation})$template$,
-        c.words || jsonb_build_object(
-            'proof', c.proof,
-            'same_generation', gc._same_generation_sql(c))) end
-$$;
-
-comment on function gc._unproved_sql(gc._shape) is
-    'The part of gc.<name>_used that finds a row by its url where nothing else can be trusted.';
-
-
-create function gc._used_by_key_sql(c gc._shape)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select gc._render($template$
-union all
-select d.id
-from gc.tombstones as d
-where d.id = any ($1)
-    and d.collection = {name}
-    and (
-        select true from {target} as {alias}
-        where ({row_keys}) {equals} ({typed}) and {url} = d.url{same_generation}
-        limit 1
-    )
-{unproved}$template$,
-        c.words || jsonb_build_object(
-            'unproved', gc._unproved_sql(c),
-            'same_generation', gc._same_generation_sql(c),
-            'equals', gc._row_equals(k),
-            'row_keys', gc._listed(k.names, c.alias || '.'),
-            'typed', gc._parsed_key_sql(c, 'd.key')))
-    from (select (c.key).*) as k
-$$;
-
-comment on function gc._used_by_key_sql(gc._shape) is
-    'The part of gc.<name>_used that finds a row by its key.';
-
-
 -- A scalar subquery is looked up for each tombstone, through the index; a join is for where there
 -- is none, and the planner decides.
 create function gc._found_by_url_sql(c gc._shape)
@@ -874,8 +929,8 @@ as $$
     select gc._render(
         case
             when not c.url_index
-                then 'exists (select from {target} as {alias} where {url} = d.url{same_generation})'
-            else '(select true from {target} as {alias} where {url} = d.url{same_generation} '
+                then 'exists (select from {target} as {alias} where {same_url}{same_generation})'
+            else '(select true from {target} as {alias} where {same_url}{same_generation} '
                 'limit 1)'
         end,
         c.words || jsonb_build_object('same_generation', gc._same_generation_sql(c)))
@@ -883,6 +938,46 @@ $$;
 
 comment on function gc._found_by_url_sql(gc._shape) is
     'The condition that a row has the url of the tombstone d.';
+
+
+-- By its key, if the key makes that url: a tombstone from before the definition or the key changed
+-- is looked up by the url itself, and so is every one until the next review has noticed that a
+-- constraint is gone.
+create function gc._used_by_key_sql(c gc._shape)
+    returns text
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+union all
+select d.id
+from gc.tombstones as d
+where d.id = any ($1)
+    and d.collection = {name}
+    and case
+        when case
+            when $2 or not ({proved}) then true
+            else d.url is distinct from (select {url} from (select {typed}) as {alias}({keys}))
+        end then {found}
+        else (
+            select true from {target} as {alias}
+            where ({row_keys}) {equals} ({typed}) and {same_url}{same_generation}
+            limit 1
+        )
+    end$template$,
+        c.words || jsonb_build_object(
+            'proved', gc._proved_sql(c),
+            'found', gc._found_by_url_sql(c),
+            'same_generation', gc._same_generation_sql(c),
+            'equals', gc._row_equals(k),
+            'row_keys', gc._listed(k.names, c.alias || '.'),
+            'typed', gc._parsed_key_sql(c, 'd.key')))
+    from (select (c.key).*) as k
+$$;
+
+comment on function gc._used_by_key_sql(gc._shape) is
+    'The part of gc.<name>_used that finds a row by its key.';
 
 
 -- A url that is built from the key belongs to that key; any other is looked up by itself.
@@ -893,7 +988,7 @@ create function gc._used_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._function_sql($template$
-create or replace function gc.{function}(tombstones bigint[])
+create or replace function gc.{function}(tombstones bigint[], by_url boolean)
     returns setof bigint
     language sql
     stable
@@ -911,7 +1006,8 @@ $template$, $template$
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_used'))),
             'unless_own', case when c.shared then '' else gc._inline(
-                format('and (select gc._are_several()) and d.collection <> %L', c.name)) end,
+                format('and (select count(*) > 1 from gc.collections) and d.collection <> %L',
+                    c.name)) end,
             'prefix', case when c.url_prefix is null then '' else
                 gc._inline(format('and starts_with(d.url, %L)', c.url_prefix)) end,
             'found', gc._found_by_url_sql(c),
@@ -922,25 +1018,8 @@ comment on function gc._used_sql(gc._shape) is
     'The function gc.<name>_used: which tombstones have an object that a live row has too.';
 
 
--- Those whose name occurs in them: perhaps one too many.
-create function gc._address_columns(c gc._shape)
-    returns name[]
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select array(
-        select u from unnest(c.columns) as u
-        where u = any ((c.key).names)
-            or position(quote_ident(u) in concat(c.url, ' ', c.generation)) > 0
-    )
-$$;
-
-comment on function gc._address_columns(gc._shape) is
-    'The columns that key, url and generation are made of.';
-
-
--- A label or a size that cannot be computed is null, so that the object goes all the same.
+-- A label or a size that cannot be computed is null, so that the object goes all the same. A row
+-- from before there was a column that tells the object would seem to have none.
 create function gc._read_sql(c gc._shape)
     returns text
     language sql
@@ -957,33 +1036,35 @@ create or replace function gc.{function}(ids bigint[], bare boolean)
 $template$, $template$
 #variable_conflict use_column
 begin
-    perform gc._require_known($1, {needed});
+    if exists (
+        select from gc.unread_rows as u
+        where u.id = any ($1) and not gc._content_now(u) ?& {needed}
+    ) then
+        raise 'the row that went does not have all of the columns %', {needed}
+            using errcode = 'undefined_column';
+    end if;
     if bare then
         insert into gc.tombstones (collection, key, url, generation, created_at, due_at)
-        select {name}, v.key, v.url, v.generation, u.left_at, {due_at}
+        select {name}, {key_text}, {url}, {generation}, u.left_at, {due_at}
         from gc.unread_rows as u
-        cross join lateral (
-            select {key_text}, {url}, {generation}
-            from jsonb_populate_record(null::{target}, u.content) as {alias}
-        ) as v(key, url, generation)
-        where u.id = any ($1) and v.url is not null;
+        cross join lateral jsonb_populate_record(
+            null::{target}, gc._content_now(u)) as {alias}
+        where u.id = any ($1) and {url} is not null;
     else
         insert into gc.tombstones (
             collection, key, label, url, generation, size, created_at, due_at
         )
-        select {name}, v.key, v.label, v.url, v.generation, v.size, u.left_at, {due_at}
+        select {name}, {key_text}, {label}, {url}, {generation}, {size}, u.left_at, {due_at}
         from gc.unread_rows as u
-        cross join lateral (
-            select {key_text}, {label}, {url}, {generation}, {size}
-            from jsonb_populate_record(null::{target}, u.content) as {alias}
-        ) as v(key, label, url, generation, size)
-        where u.id = any ($1) and v.url is not null;
+        cross join lateral jsonb_populate_record(
+            null::{target}, gc._content_now(u)) as {alias}
+        where u.id = any ($1) and {url} is not null;
     end if;
     delete from gc.unread_rows as u where u.id = any ($1);
 end;$template$,
         c.words || jsonb_build_object(
             'function', gc._inline(quote_ident(gc._object_name(c.name, '_read'))),
-            'needed', gc._inline(quote_literal(gc._address_columns(c)))))
+            'needed', gc._inline(quote_literal(c.object_columns) || '::text[]')))
 $$;
 
 comment on function gc._read_sql(gc._shape) is

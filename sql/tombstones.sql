@@ -19,7 +19,8 @@ create function gc._store(url text)
     language sql
     immutable
     parallel safe
-    return left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128);
+    set search_path = pg_catalog, pg_temp
+as $$ select left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128) $$;
 
 comment on function gc._store(text) is 'The store that an address is in: s3://bucket, file://.';
 
@@ -41,7 +42,9 @@ create table gc.tombstones (
     last_error text,
     held_up text,
     wait_for xid8,
-    store text not null generated always as (gc._store(url)) stored,
+    -- As gc._store computes it.
+    store text not null generated always as
+        (left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128)) stored,
     -- Two tombstones of one object are never both claimed. By a hash of the whole text, because it
     -- may be longer than a btree takes.
     constraint tombstones_one_deletion
@@ -85,7 +88,9 @@ comment on column gc.tombstones.wait_for is
 comment on column gc.tombstones.store is 'The store that the url is in.';
 
 
--- Unlogged: a crash ends every transaction for which it is kept.
+-- Unlogged: a crash ends every transaction for which it is kept. Versions are noted when they are
+-- leased already: two of one object may be leased at a time, so the constraint on claimed objects
+-- does not show them to a row that knows no version (gc._probe).
 create unlogged table gc.deleted_objects (
     url text not null,
     generation text,
@@ -96,12 +101,13 @@ create unlogged table gc.deleted_objects (
 create index deleted_objects_deleted_at_idx on gc.deleted_objects (deleted_at);
 
 comment on table gc.deleted_objects is
-    'Objects that were deleted a short time ago. A transaction that is older than the deletion '
-    'cannot insert a row with such a url: it may have read the url from the row that went.';
+    'Objects that were deleted a short time ago, or versions that were leased. A transaction that '
+    'is older cannot insert a row with such a url: it may have read it from the row that went.';
 comment on column gc.deleted_objects.url is 'The object''s address.';
 comment on column gc.deleted_objects.generation is 'Which version it was; null: any.';
-comment on column gc.deleted_objects.deleted_at is 'When a worker confirmed that it is gone.';
-comment on column gc.deleted_objects.deleted_by is 'The transaction that confirmed it.';
+comment on column gc.deleted_objects.deleted_at is
+    'When a worker confirmed that it is gone, or was told to delete it.';
+comment on column gc.deleted_objects.deleted_by is 'The transaction in which that was.';
 
 
 -- What somebody is writing at this moment: a lock on a row of this table, until the commit. Two
@@ -146,8 +152,8 @@ comment on function gc._lock_slots(integer[]) is
     'Says, until the commit, that something of these slots is being written.';
 
 
--- A repeatable read does not see a tombstone, a lease or a deletion that is newer than its snapshot,
--- but a constraint does: PostgreSQL then ends the statement with a serialization failure, and the
+-- A repeatable read does not see a tombstone, a lease or a deletion newer than its snapshot, but a
+-- constraint does: PostgreSQL then ends the statement with a serialization failure, and the
 -- caller retries. A claim that comes later sees the slots.
 create function gc._probe(urls text[], generations text[])
     returns void
@@ -255,7 +261,8 @@ begin
     if found then
         raise 'the object of this row is being deleted'
             using errcode = 'ZG001',
-                detail = format('%s is leased to a worker until %s.', deleting.url, deleting.due_at),
+                detail = format('%s is leased to a worker until %s.',
+                    deleting.url, deleting.due_at),
                 hint = format('Call gc.begin_upload(%L, …) for this row, write the object again, '
                     'and insert the row then.', collection);
     end if;
@@ -348,7 +355,8 @@ create table gc.unread_rows (
         constraint unread_rows_pkey primary key,
     collection text not null,
     content jsonb not null,
-    names jsonb not null default '{}',
+    relation oid not null,
+    columns jsonb not null,
     left_at timestamptz not null default now(),
     due_at timestamptz not null default now(),
     failures integer not null default 0,
@@ -361,83 +369,50 @@ comment on table gc.unread_rows is
 comment on column gc.unread_rows.id is 'The order in which they were written.';
 comment on column gc.unread_rows.collection is 'The collection of the row.';
 comment on column gc.unread_rows.content is 'The whole row, by the names of its columns.';
-comment on column gc.unread_rows.names is
-    'What the table''s columns were called then, by their number; and the table''s oid.';
+comment on column gc.unread_rows.relation is 'The table, or the partition, that it was in.';
+comment on column gc.unread_rows.columns is 'The numbers that its columns have there.';
 comment on column gc.unread_rows.left_at is 'When it went.';
 comment on column gc.unread_rows.due_at is 'When it is tried again.';
 comment on column gc.unread_rows.failures is 'How often that failed.';
 comment on column gc.unread_rows.last_error is 'Why it failed the last time.';
 
 
-create function gc._names_now(name text)
+create function gc._column_numbers(relation oid)
     returns jsonb
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(
-        jsonb_object_agg(a.attnum, a.attname) || jsonb_build_object('oid', min(a.attrelid::bigint)),
-        '{}')
-    from gc.collections as c
-    join pg_attribute as a on a.attrelid = c.target and a.attnum > 0 and not a.attisdropped
-    where c.name = _names_now.name
+    select jsonb_object_agg(a.attname, a.attnum) from pg_attribute as a
+    where a.attrelid = relation and a.attnum > 0 and not a.attisdropped
 $$;
 
-comment on function gc._names_now(text) is
-    'What the columns of a collection''s table are called, by their number; and its oid.';
+comment on function gc._column_numbers(oid) is 'The columns of a table with their numbers.';
 
 
-create function gc._follow_renames(name text, ids bigint[])
-    returns void
+-- A column that was renamed since has its number still. Where a name has another number than it
+-- had, numbers tell nothing: a column was dropped and added again, and the name is enough; or two
+-- have exchanged their names, or it is a restored dump, and nothing is.
+create function gc._content_now(u gc.unread_rows)
+    returns jsonb
     language sql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-    update gc.unread_rows as u
-    set names = n.names, content = r.others || r.renamed
-    from gc._names_now(name) as n(names)
-    cross join unnest(ids) as i
-    join gc.unread_rows as o on o.id = i
-    cross join lateral (
-        select o.content - array_agg(b.value), jsonb_object_agg(a.value, o.content -> b.value)
-        from jsonb_each_text(n.names) as a
-        join jsonb_each_text(o.names) as b on b.key = a.key and o.content ? b.value
-        where a.key <> 'oid'
-    ) as r(others, renamed)
-    where u.id = o.id and o.names -> 'oid' = n.names -> 'oid' and o.names <> n.names
-        and r.renamed is not null
-$$;
-
-comment on function gc._follow_renames(text, bigint[]) is
-    'Gives the columns of rows that were kept whole the names that they have now.';
-
-
--- A column that is not there would be read as null, and the row forgotten.
-create function gc._require_known(ids bigint[], columns name[])
-    returns void
-    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    missing name := (
-        select c
-        from gc.unread_rows as u
-        cross join lateral unnest(columns) as c
-        where u.id = any (ids) and not u.content ? c
-        limit 1
-    );
-begin
-    if missing is not null then
-        raise 'there was no column "%" when the row went', missing
-            using errcode = 'undefined_column',
-                hint = 'Add it to the rows in gc.unread_rows: update gc.unread_rows set content = …;';
-    end if;
-end;
+    select case when bool_and(coalesce(o.attnum = n.number, true))
+            then jsonb_object_agg(
+                coalesce(a.attname, e.key), e.value order by a.attname is null desc)
+        when bool_or(o.attnum <> n.number and a.attname is not null) then '{}'
+        else u.content end
+    from jsonb_each(u.content) as e
+    cross join lateral (select (u.columns ->> e.key)::smallint) as n(number)
+    left join pg_attribute as o on o.attrelid = u.relation and o.attname = e.key
+    left join pg_attribute as a on a.attrelid = u.relation and a.attnum = n.number
+        and not a.attisdropped
 $$;
 
-comment on function gc._require_known(bigint[], name[]) is
-    'Raises if one of these rows, which were kept whole, does not have one of the columns.';
+comment on function gc._content_now(gc.unread_rows) is
+    'A row that was kept whole, by the names that its columns have now.';
 
 
 -- A snapshot that is older than the TRUNCATE does not show all rows that it takes away.
@@ -478,8 +453,9 @@ begin
             select from pg_trigger as t where t.tgrelid = p.relid and t.tgname = trigger_name
         )
     loop
-        execute format('insert into gc.unread_rows (collection, content, names) select %1$L, '
-            'to_jsonb(o), (select gc._names_now(%1$L)) from only %2$s as o', name, part);
+        execute format('insert into gc.unread_rows (collection, content, relation, columns) '
+            'select %L, to_jsonb(o), %L::regclass, gc._column_numbers(%L::regclass) '
+            'from only %s as o', name, part, part, part);
     end loop;
 end;
 $$;
@@ -497,6 +473,7 @@ create function gc._address(
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+-- @plpgsql_check_options: security_warnings = off
 begin
     execute format(
         'select (%s)::text, nullif((%s)::text, %L) from jsonb_populate_record(null::%s, $1) as %I',

@@ -70,8 +70,8 @@ create function gc._require_undo(undo interval)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if undo is null or undo < '0' then
-        raise 'an undo window cannot be negative'
+    if undo is null or undo < '0' or undo > '10 years' then
+        raise 'an undo window is between nothing and ten years'
             using errcode = 'invalid_parameter_value',
                 detail = format('undo is %s.', coalesce(undo::text, 'null')),
                 hint = 'Leave undo out for none.';
@@ -131,6 +131,58 @@ comment on function gc._reference_note(regclass, text) is
     'What gc.track says about a reference; null: nothing.';
 
 
+-- Nobody could tell any more whether a row has one of these objects.
+create function gc._require_no_tombstones(name text, url text)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    waiting bigint := (
+        select count(*) from gc.tombstones as t
+        where t.collection = _require_no_tombstones.name
+    );
+begin
+    if url is null and waiting > 0 then
+        raise 'the url of "%" cannot be left out', name
+            using errcode = 'object_not_in_prerequisite_state',
+                detail = format('%s of its objects are still to be deleted, and a row may have one.',
+                    waiting),
+                hint = format('select * from gc.track(%L, url => …); or let a runner delete them '
+                    'first.', (gc._collection(name)).target);
+    end if;
+end;
+$$;
+
+comment on function gc._require_no_tombstones(text, text) is
+    'Raises if a collection is to have no objects any more, and some are still to be deleted.';
+
+
+-- Whoever deletes a row at this moment writes a tombstone as the old url has it.
+create function gc._await_writers(name text, url text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    target regclass := (
+        select c.target from gc.collections as c
+        join pg_class as t on t.oid = c.target
+        where c.name = _await_writers.name and c.url is distinct from _await_writers.url
+    );
+begin
+    if target is not null then
+        perform gc._run(format('lock table %s in share mode', target));
+    end if;
+end;
+$$;
+
+comment on function gc._await_writers(text, text) is
+    'Waits for those who are writing rows of a collection whose url changes, and keeps others out.';
+
+
 create function gc.track(
     target regclass, name text default null, url text default null, size text default null,
     label text default null, generation text default null, condition text default null,
@@ -151,6 +203,8 @@ begin
     perform gc._require_table(track.target);
     chosen := gc._choose_name(track.target, track.name);
     perform gc._require_undo(track.undo);
+    perform gc._await_writers(chosen, track.url);
+    perform gc._require_no_tombstones(chosen, track.url);
     -- What is true of a tombstone under one url need not be so under another.
     update gc.tombstones as d
     set wait_for = null

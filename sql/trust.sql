@@ -133,7 +133,9 @@ begin
         )
         select i.type || ' ' || i.identity, pg_get_userbyid(o.owner)
         from reached as r
-        join gc._owners as o on o.class = r.class and o.id = r.id
+        cross join lateral (
+            select w.owner from gc._owners as w where w.class = r.class and w.id = r.id offset 0
+        ) as o
         cross join lateral pg_identify_object(r.class, r.id, 0) as i
         where o.owner not in (select gc._trusted(target));
 end;
@@ -141,6 +143,25 @@ $$;
 
 comment on function gc._untrusted_code(regclass, oid[], oid[]) is
     'What using these objects can call, where its owner is not trusted.';
+
+
+-- Views have one each. They matter only where a table has a rule that leads to them.
+create function gc._has_rules()
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pg_rewrite as r
+        join pg_class as c on c.oid = r.ev_class and c.relkind not in ('v', 'm')
+        where r.oid >= 16384
+    );
+end;
+$$;
+
+comment on function gc._has_rules() is 'Whether any table in this database has a rule.';
 
 
 -- Foreign keys into the collection are read by its reviews; those that are owned are deleted from.
@@ -154,6 +175,7 @@ create function gc._touched(target regclass, owned oid[])
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = on
     set enable_hashjoin = on
+    set plan_cache_mode = force_generic_plan
 as $$
 declare
     roots oid[] := array(select p::oid from gc._partitions(target) as p);
@@ -172,7 +194,7 @@ begin
             from pg_rewrite as r
             join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
                 and d.refclassid = 'pg_class'::regclass and d.refobjid <> r.ev_class
-            where r.oid >= 16384
+            where r.oid >= 16384 and (select gc._has_rules())
         ),
         tables(id, writes, is_part) as (
             select target::oid, true, false
@@ -261,20 +283,28 @@ create function gc._require_own(name text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c gc.collections;
+    tables name[];
+    trusted oid[];
     what text;
     owner name;
 begin
+    select o.* into c from gc.collections as o where o.name = _require_own.name;
+    tables := c.links || gc._object_name(name, '_review_queue');
+    trusted := array(select gc._trusted(c.target));
     select w.what, pg_get_userbyid(w.owner) into what, owner
-    from gc.collections as c
-    cross join lateral (
+    from (
         select format('table %s', r.oid::regclass), r.relowner from pg_class as r
-        where r.oid = c.target or r.relnamespace = 'gc'::regnamespace
-            and r.relname = any (c.links || gc._object_name(c.name, '_review_queue'))
+        where r.oid = c.target and r.relowner <> all (trusted)
+        union all
+        select format('table %s', r.oid::regclass), r.relowner from pg_class as r
+        where r.relname = any (tables) and r.relnamespace = 'gc'::regnamespace
+            and r.relowner <> all (trusted)
         union all
         select format('function %s', f.oid::regprocedure), f.proowner from pg_proc as f
-        where f.pronamespace = 'gc'::regnamespace and f.proname = any (c.functions)
+        where f.proname = any (c.functions) and f.pronamespace = 'gc'::regnamespace
+            and f.proowner <> all (trusted)
     ) as w(what, owner)
-    where c.name = _require_own.name and w.owner not in (select gc._trusted(c.target))
     limit 1;
     if found then
         raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
@@ -381,8 +411,8 @@ comment on function gc._configured_path(regclass) is
     'The search_path that the owner of a table has, as far as it is configured.';
 
 
--- The application's triggers run with the rights of blobgc's owner here, so a schema in which others
--- can create something is left out, and one that is theirs, and temporary tables come last.
+-- The application's triggers run with the rights of blobgc's owner here, so a schema in which
+-- others can create something is left out, and one that is theirs, and temporary tables come last.
 create function gc._application_path(target regclass)
     returns text
     language plpgsql

@@ -43,7 +43,7 @@ comment on function gc._is_held(text, text, text) is
     'Whether somebody uses the row or is writing its object.';
 
 
--- Whoever has a lock on a tombstone may be leasing it at this moment. It is waited for, and the lock
+-- Whoever has a lock on a tombstone may be leasing it at this moment. It is waited for; the lock
 -- that ends the wait goes with the subtransaction.
 create function gc._await_claims(ids bigint[], wait interval)
     returns void
@@ -171,8 +171,8 @@ comment on function gc._require_own_url(gc.collections, text) is
 
 
 -- The object is written after this, so a crash must not take the hold away.
--- Order: the slots, the hold, and only then the tombstones. What has no tombstone yet, no claim that
--- runs can have leased; a later one sees the slots, or the hold.
+-- Order: the slots, the hold, and only then the tombstones. What has no tombstone yet, no claim
+-- that runs can have leased; a later one sees the slots, or the hold.
 create function gc._begin_upload(
     name text, key text, url text, wait interval, timeout interval, upload text
 )

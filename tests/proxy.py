@@ -6,6 +6,7 @@ uploaded between the look and the delete.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import json
@@ -19,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 # What happens to a request: a status instead of an answer; or, before or after it is passed on, a
-# connection that is reset, or no answer for as long as the client waits.
+# connection that is reset, or no answer for as long as the client waits; or one that never ends.
 Fault = int | str
 KINDS: tuple[Fault, ...] = (503, 429, "reset", "reset after", "hang", "hang after")
 
@@ -30,6 +31,8 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.upstream = port
         self.fault: Callable[[], Fault | None] = lambda: None
+        self.fault_of: Callable[[bytes], Fault | None] = lambda body: None  # By what is asked.
+        self.requests = 0  # Deletes that were asked for.
         self.hang_seconds = 1.0
         self.deletes = 0  # Those that the server has carried out, or found nothing to do for.
         self.before, self.after = threading.Event(), threading.Event()  # Cleared: held there.
@@ -90,11 +93,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         is_delete = self.command == "DELETE" or self.path.endswith("?delete")
-        fault = self.owner.fault() if is_delete else None
+        fault = self.owner.fault() or self.owner.fault_of(body) if is_delete else None
         if is_delete:
+            self.owner.requests += 1
             self.wait_at(self.owner.before)
         if isinstance(fault, int):
             return self.answer(fault, [], b"injected")
+        if fault == "drip":
+            return self.drip()
         if fault in ("reset", "hang"):
             return self.break_off(fault)
         status, headers, content = self.pass_on(body)
@@ -138,6 +144,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def drip(self) -> None:
+        """An answer that never ends, and never lets a client wait for long."""
+        self.send_response_only(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.1)
 
     def break_off(self, how: str) -> None:
         if how.startswith("hang"):

@@ -71,6 +71,8 @@ def test_prometheus_asks_the_runner_where_it_listens() -> None:
     port = command[command.index("--metrics-port") + 1]
     (job,) = load("prometheus.yaml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"runner:{port}"]}]
+    address = command[command.index("--metrics-address") + 1]
+    assert address == "0.0.0.0", "Prometheus comes from another container"
 
 
 def test_grafana_finds_the_dashboard_and_its_source() -> None:

@@ -6,6 +6,7 @@ be right on the one and, in exactly the way that is feared, wrong on the other.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -181,6 +182,27 @@ def an_insert_that_meets_a_claim_before_its_commit(database: Database) -> Seen:
         return outcome[0], alive(witness)[0]
 
 
+def an_insert_in_a_transaction_that_is_older_than_the_deletion(database: Database) -> Seen:
+    with database.connect() as author, database.connect() as worker:
+        execute(worker, "insert into app.file values (1)")
+        with contextlib.suppress(psycopg.Error), author.transaction():
+            assert rows(author, "select id from app.file") == [(1,)]
+            assert rows(worker, "select deleted from gc.review()") == [(1,)]
+            ids = [row[0] for row in rows(worker, "select id from gc.claim('worker')")]
+            assert value(worker, "select gc.confirm('worker', %s)", ids) == 1
+            outcome = inserted(author)
+        return outcome, alive(worker)[0]
+
+
+def a_claim_during_an_upload_that_has_not_committed(database: Database) -> Seen:
+    with database.connect() as author, database.connect() as worker:
+        execute(worker, "insert into app.file values (1)")
+        assert rows(worker, "select deleted from gc.review()") == [(1,)]
+        with author.transaction():
+            rows(author, "select gc.begin_upload('file', '1')")
+            return rows(worker, "select key from gc.claim('worker')")
+
+
 MUTATIONS = [
     Mutation(
         "no second look after the lock",
@@ -217,8 +239,8 @@ MUTATIONS = [
     ),
     Mutation(
         "confirm does not ask whether the lease is over",
-        old="and t.worker = confirm.worker and t.due_at > clock_timestamp()",
-        new="and t.worker = confirm.worker",
+        old="and t.worker = confirm.worker and t.due_at > moment\n        returning",
+        new="and t.worker = confirm.worker\n        returning",
         times=1,
         check=a_confirm_after_the_lease,
         right=(0, ["stalled"], []),
@@ -226,8 +248,8 @@ MUTATIONS = [
     ),
     Mutation(
         "confirm does not ask whose lease it is",
-        old="and t.worker = confirm.worker and t.due_at > clock_timestamp()",
-        new="and t.due_at > clock_timestamp()",
+        old="and t.worker = confirm.worker and t.due_at > moment\n        returning",
+        new="and t.due_at > moment\n        returning",
         times=1,
         check=a_confirm_after_another_worker_took_over,
         right=(0, ["other"], []),
@@ -245,13 +267,22 @@ MUTATIONS = [
         wrong=("accepted", ["worker"]),
     ),
     Mutation(
-        "an insert takes away the tombstone of an object that is being deleted",
-        old="t.id = any (left_behind) and (t.worker is null or t.due_at <= clock_timestamp())",
-        new="t.id = any (left_behind)",
+        "an insert does not ask what was deleted since its transaction began",
+        old="    perform gc._require_undeleted(urls, generations);\n",
+        new="",
         times=1,
-        check=an_insert_whose_object_is_leased,
-        right=("ZG001", ["worker"]),
-        wrong=("accepted", []),
+        check=an_insert_in_a_transaction_that_is_older_than_the_deletion,
+        right=("40001", []),
+        wrong=("accepted", [1]),
+    ),
+    Mutation(
+        "a claim does not look for uploads that have not committed",
+        old="and not array[gc._slot(t.collection, t.key), gc._slot('url', t.url)] <@ free;",
+        new="and false;",
+        times=1,
+        check=a_claim_during_an_upload_that_has_not_committed,
+        right=[],
+        wrong=[("1",)],
     ),
     Mutation(
         "an insert that meets a claim before its commit is not refused",

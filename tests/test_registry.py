@@ -455,8 +455,6 @@ HOSTILE = {
 }
 
 
-# That is the engine's, not the registry's: take the mark away when it is mended there.
-ENGINE = pytest.mark.xfail(reason="gc.review says that owned references are gone")
 STRINGS = ["standard_conforming_strings", "escape_string_warning", "backslash_quote"]
 IDENTIFIERS = ["quote_all_identifiers"]
 
@@ -464,9 +462,9 @@ IDENTIFIERS = ["quote_all_identifiers"]
 @pytest.mark.parametrize("names", [
     pytest.param(["bytea_output"], id="bytea"),
     pytest.param(STRINGS, id="strings"),
-    pytest.param(IDENTIFIERS, id="identifiers", marks=ENGINE),
+    pytest.param(IDENTIFIERS, id="identifiers"),
     pytest.param([n for n in HOSTILE if n not in IDENTIFIERS], id="all but identifiers"),
-    pytest.param(list(HOSTILE), id="all", marks=ENGINE),
+    pytest.param(list(HOSTILE), id="all"),
 ])
 def test_no_setting_of_a_session_changes_what_a_registry_does(
     new_database: NewDatabase, names: list[str]

@@ -9,6 +9,7 @@ import pty
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,8 +34,11 @@ from conftest import (
     value,
     wait_until,
 )
-from stores import FileObjects, GoogleObjects, Objects, free_port
+from proxy import Fault
+from stores import AmazonObjects, FileObjects, GoogleObjects, Objects, free_port
 from test_crash import Cluster, cluster
+
+import runner
 
 __all__ = ["cluster"]  # A server of our own to crash.
 
@@ -46,7 +50,7 @@ create table app.file (id integer primary key, bytes bigint not null default 10,
 create table app.post (id integer primary key, file_id integer references app.file);
 create index on app.post (file_id);
 update gc.settings set jitter = '0', backoff = '100 milliseconds',
-    backoff_limit = '500 milliseconds', max_sleep = '1 second';
+    backoff_limit = '500 milliseconds', max_sleep = '3 seconds';
 insert into gc.review_after_defaults
 values ('file_insert', '0'), ('post_delete', '0'), ('post_update', '0');
 """
@@ -89,10 +93,10 @@ class Process:
             stdout=subprocess.PIPE, stderr=stderr or subprocess.PIPE, text=True,
         )
 
-    def end(self, seconds: float = 60) -> str:
-        """Waits until it ends by itself, well."""
+    def end(self, seconds: float = 60, code: int = 0) -> str:
+        """Waits until it ends by itself, well or as is said."""
         _, said = self.process.communicate(timeout=seconds)
-        assert self.process.returncode == 0, said
+        assert self.process.returncode == code, said
         return said
 
     def terminate(self, seconds: float = 60) -> str:
@@ -112,9 +116,9 @@ class Process:
         self.kill()
 
 
-def collect(world: World, *arguments: str) -> str:
+def collect(world: World, *arguments: str, code: int = 0) -> str:
     with Process(world, "--once", *arguments) as process:
-        return process.end()
+        return process.end(code=code)
 
 
 def make_template(database: Database) -> None:
@@ -200,10 +204,69 @@ def test_a_runner_goes_on_with_what_comes_later(world: World, conn: Connection) 
     logged_once(conn, range(1, 7))
 
 
+def share(world: World, conn: Connection) -> None:
+    """Rows whose url is not made from the key alone: a tombstone waits for older transactions."""
+    execute(conn, "alter table app.file add name text; create index on app.file (name)")
+    rows(conn, "select * from gc.track('app.file', url => %s)", f"'{world.objects.prefix}' || name")
+
+
+def bury_shared(world: World, conn: Connection, numbers: range) -> None:
+    for number in numbers:
+        world.objects.put(str(number))
+        conn.execute("insert into app.file (id, name) values (%s, %s)", [number, str(number)])
+    execute(conn, "delete from app.file")
+
+
+def test_once_waits_for_what_older_transactions_hold_up(
+    file_world: World, conn: Connection
+) -> None:
+    share(file_world, conn)
+    with file_world.database.connect(autocommit=False) as writer:
+        rows(writer, "select pg_current_xact_id()")
+        bury_shared(file_world, conn, range(1, 11))
+        threading.Timer(3, writer.rollback).start()
+        said = collect(file_world)
+    assert "10 objects are held up, waiting for at most 30 s: " in said
+    assert file_world.objects.names() == set()
+    assert tombstones(conn) == 0
+
+
+def test_once_says_what_is_held_up_for_longer_than_it_waits(
+    file_world: World, conn: Connection
+) -> None:
+    share(file_world, conn)
+    with file_world.database.connect(autocommit=False) as writer:
+        rows(writer, "select pg_current_xact_id()")
+        bury_shared(file_world, conn, range(1, 11))
+        begin = time.monotonic()
+        said = collect(file_world, "--wait", "2", code=3)
+        assert 2 < time.monotonic() - begin < 10
+        writer.rollback()
+    assert "10 objects are left, because they are held up: " in said
+    assert tombstones(conn) == 10
+    collect(file_world)
+    assert tombstones(conn) == 0
+
+
+def test_once_reviews_what_becomes_due_while_it_deletes(
+    google_world: World, google: GoogleObjects, conn: Connection
+) -> None:
+    """Who reviews does not go home before who deletes."""
+    google_world.bury(conn, range(1, 2))
+    google_world.write(conn, range(2, 3))
+    execute(conn, "update gc.file_review_queue set review_after = now() + interval '3 seconds'")
+    google.proxy.before.clear()
+    threading.Timer(4, google.proxy.before.set).start()
+    with Process(google_world, "--once") as process:
+        process.end(seconds=15)
+    logged_once(conn, range(1, 3))
+
+
 def is_asleep(conn: Connection) -> bool:
-    """Whether both loops of the runner have asked when there will be work."""
-    return bool(value(conn, "select count(*) = 2 from pg_stat_activity where state = 'idle' and "
-                      "datname = current_database() and query ~ '^select gc.next_due'"))
+    """Whether no connection of the runner has asked anything for longer than it polls."""
+    return bool(value(conn, "select count(*) = 3 and bool_and(state = 'idle' and "
+                      "state_change < clock_timestamp() - interval '0.7 s') from pg_stat_activity "
+                      "where datname = current_database() and application_name = 'blobgc'"))
 
 
 def test_a_notify_wakes_a_sleeping_runner(file_world: World, conn: Connection) -> None:
@@ -218,9 +281,70 @@ def test_a_notify_wakes_a_sleeping_runner(file_world: World, conn: Connection) -
         process.terminate()
 
 
-def test_it_works_through_a_pgbouncer_in_transaction_mode(
-    file_world: World, conn: Connection, tmp_path: Path
+HOSTILE_DEFAULTS = {
+    "default_transaction_isolation": "serializable", "default_transaction_read_only": "on",
+    "default_transaction_deferrable": "on", "intervalstyle": "sql_standard",
+    "datestyle": "German", "timezone": "Asia/Kathmandu", "client_encoding": "latin1",
+    "extra_float_digits": "-15", "bytea_output": "escape", "lc_messages": "C",
+}
+
+
+def set_hostile_defaults(database: Database) -> None:
+    with database.connect() as conn:
+        for name, setting in HOSTILE_DEFAULTS.items():
+            execute(conn, f"alter database {database.name} set {name} = '{setting}'")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_it_sets_its_own_isolation_level(
+    file_world: World, conn: Connection, isolation: str
 ) -> None:
+    execute(conn, f"alter database {file_world.database.name} "
+            f"set default_transaction_isolation = '{isolation}'")
+    file_world.write(conn, range(1, 21))
+    collect(file_world)
+    logged_once(conn, range(1, 21))
+
+
+def test_no_default_of_the_database_stops_it(file_world: World, conn: Connection) -> None:
+    set_hostile_defaults(file_world.database)
+    file_world.write(conn, range(1, 21))
+    bury_url(conn, 30, file_world.objects.prefix + "日本")
+    execute(conn, "update gc.tombstones set due_at = '-infinity'")
+    with Process(file_world) as process:
+        wait_until(lambda: tombstones(conn) == 0 and not file_world.objects.names(), "all to go")
+        process.terminate()
+    logged_once(conn, {*range(1, 21), 30})
+    shown = subprocess.run(
+        [sys.executable, ROOT / "runner.py", "status"], env=file_world.database.environment,
+        capture_output=True, text=True, check=True,
+    ).stdout
+    assert re.search("deleted_total +21", shown)
+
+
+def test_a_database_without_an_encoding_is_refused(files: FileObjects) -> None:
+    """What is no text in any encoding would end every claim."""
+    name = f"blobgc_ascii_{os.getpid()}"
+    server = Database("postgres", *(os.environ[name] for name in ("PGHOST", "PGPORT", "PGUSER")))
+    with server.connect() as conn:
+        execute(conn, f"create database {name} template template0 encoding 'SQL_ASCII' locale 'C'")
+    try:
+        database = replace(server, name=name)
+        database.run("psql", "-Xqc", "create extension blobgc")
+        code, said = start(World(database, files))
+        assert code == 2
+        assert "SQL_ASCII" in said
+    finally:
+        with server.connect() as conn:
+            execute(conn, f"drop database {name} with (force)")
+
+
+@pytest.mark.parametrize("defaults", ["usual", "hostile"])
+def test_it_works_through_a_pgbouncer_in_transaction_mode(
+    file_world: World, conn: Connection, tmp_path: Path, defaults: str
+) -> None:
+    if defaults == "hostile":
+        set_hostile_defaults(file_world.database)
     database, port = file_world.database, free_port()
     (tmp_path / "users").write_text(f'"{database.user}" ""\n')
     (tmp_path / "pgbouncer.ini").write_text(
@@ -283,14 +407,13 @@ def test_a_role_without_rights_is_said(
     assert code == 2
     hint = "(select gc.grant_runner('the role');)"
     assert said == f"blobgc: permission denied for schema gc {hint}\n"
-    for function in ("review(integer)", "claim(text, integer, interval)", "next_due()",
-                     "confirm(text, bigint[])", "fail(text, bigint[], text)",
-                     "release(text, bigint[])"):
+    for name in ("review", "claim", "next_due", "confirm", "fail", "release", "status"):
         execute(conn, f"select gc.grant_runner('{role}')")
-        execute(conn, f"revoke execute on function gc.{function} from {role}")
+        (function,) = rows(conn, "select oid::regprocedure::text from pg_proc where proname = %s "
+                           "and pronamespace = 'gc'::regnamespace", name)
+        execute(conn, f"revoke execute on function {function[0]} from {role}")
         code, said = start(file_world, "--once")
         assert code == 2
-        name = function.partition("(")[0]
         assert said == f"blobgc: permission denied for function {name} {hint}\n"
     execute(conn, f"select gc.grant_runner('{role}')")
     file_world.bury(conn, range(1, 4))
@@ -315,7 +438,8 @@ def test_a_database_that_is_not_there_is_said(file_world: World) -> None:
 
 @pytest.mark.parametrize(
     "arguments", [["--lease", "39"], ["--threads", "0"], ["--batch", "-1"], ["--rate", "0"],
-                  ["--timeout", "0"]], ids=" ".join,
+                  ["--timeout", "0"], ["--rate", "nan"], ["--lease", "inf"], ["--timeout", "nan"]],
+    ids=" ".join,
 )
 def test_numbers_that_cannot_be_kept_to_are_said(file_world: World, arguments: list[str]) -> None:
     code, said = start(file_world, *arguments)
@@ -326,25 +450,69 @@ def test_numbers_that_cannot_be_kept_to_are_said(file_world: World, arguments: l
 # Failing
 
 
-def test_an_address_elsewhere_is_refused_reported_and_backed_off(
+def bury_url(conn: Connection, number: int, url: str, generation: str | None = None) -> None:
+    """As if a row had had this url."""
+    conn.execute("insert into gc.tombstones (collection, key, url, generation, due_at) "
+                 "values ('file', %s, %s, %s, now())", [str(number), url, generation])
+
+
+def test_an_address_with_two_spellings_is_refused_reported_and_backed_off(
     world: World, conn: Connection
 ) -> None:
     world.bury(conn, range(1, 4))
     world.objects.put("precious")
-    prefix = world.objects.prefix
-    attacks = [f"{prefix}../precious", "gs://other-bucket/x", f"{prefix}new\nline", "file:///etc/x"]
-    for number, url in enumerate(attacks):
-        conn.execute("insert into gc.tombstones (collection, key, url, due_at) "
-                     "values ('file', %s, %s, now())", [str(100 + number), url])
+    world.objects.put("images/victim")
+    attacks = ["../precious", "new\nline", "images//victim", "/precious", "images/./victim",
+               "images/victim/", "images\\victim", ""]
+    for number, name in enumerate(attacks):
+        bury_url(conn, 100 + number, world.objects.prefix + name)
+    bury_url(conn, 200, world.objects.prefix + "precious", "٦")
     execute(conn, "update gc.settings set backoff = '1 hour', backoff_limit = '1 hour'")
-    collect(world)
-    assert world.objects.names() == {"precious"}
+    said = collect(world, code=1)
+    assert "9 objects could not be deleted so far and are left for later" in said
+    assert world.objects.names() == {"precious", "images/victim"}
     logged_once(conn, range(1, 4))
     assert rows(conn, "select distinct failures, last_error, due_at > now() + interval '1 minute' "
                 "from gc.tombstones") == [
-        (1, "refused: not an object that can be under any --store", True)
+        (1, "refused: the address or generation leads elsewhere, or has another spelling", True)
     ]
-    assert value(conn, "select tombstones_failing from gc.status()") == len(attacks)
+    assert value(conn, "select tombstones_failing from gc.status()") == len(attacks) + 1
+
+
+def test_what_is_under_no_store_is_left_alone_and_said(world: World, conn: Connection) -> None:
+    world.bury(conn, range(1, 4))
+    prefix = world.objects.prefix
+    elsewhere = ["gs://other-bucket/x", "file:///etc/x", prefix[:-1] + "-2/x", prefix.upper() + "x"]
+    for number, url in enumerate(elsewhere):
+        bury_url(conn, 100 + number, url)
+    said = collect(world, code=4)
+    assert f"objects are due that are under none of {prefix}" in said
+    logged_once(conn, range(1, 4))
+    assert rows(conn, "select distinct worker, failures, due_at <= now() from gc.tombstones") == [
+        (None, 0, True)
+    ]
+    with Process(world) as process:
+        wait_until(lambda: is_asleep(conn), "the runner to sleep")
+        time.sleep(2)
+        assert process.terminate().count("objects are due that are under none of") == 1
+
+
+def test_runners_with_different_stores_leave_each_other_alone(
+    new_world: NewWorld, google: GoogleObjects, tmp_path: Path
+) -> None:
+    files = FileObjects(tmp_path)
+    world = new_world(google)
+    with world.database.connect() as conn:
+        for number in range(1, 201):
+            files.put(str(number))
+            bury_url(conn, number, f"{files.prefix}{number}")
+        world.bury(conn, range(201, 301))
+        other = World(world.database, files)
+        with Process(world, "--batch", "10") as first, Process(other, "--batch", "10") as second:
+            wait_until(lambda: tombstones(conn) == 0, "both stores to be emptied")
+            for process in (first, second):
+                assert "refused" not in process.terminate()
+        logged_once(conn, range(1, 301))
 
 
 @pytest.mark.parametrize("kind", ["google", "amazon"])
@@ -359,7 +527,8 @@ def test_faults_are_backed_off_and_visible_and_never_dropped(
         for fault in (403, "hang"):
             objects.proxy.fault = lambda fault=fault: fault
             execute(conn, "update gc.tombstones set due_at = now()")
-            collect(world, "--timeout", "0.5", "--lease", "5")
+            said = collect(world, "--timeout", "0.5", "--lease", "5", code=1)
+            assert "8 objects could not be deleted so far and are left for later" in said
         assert tombstones(conn) == 8
         assert len(objects.names()) == 8
         errors = rows(conn, "select distinct failures from gc.tombstones")
@@ -379,7 +548,7 @@ def test_a_batch_of_which_some_fail_confirms_the_rest(
     execute(conn, "update gc.settings set backoff = '1 hour', backoff_limit = '1 hour'")
     chosen = iter([503 if number % 4 == 0 else None for number in range(20)])
     google.proxy.fault = lambda: next(chosen)
-    collect(google_world)
+    collect(google_world, code=1)
     assert tombstones(conn) == 5
     assert value(conn, "select count(*) from gc.deletion_log") == 15
     assert len(google.names()) == 5
@@ -407,8 +576,9 @@ def test_a_store_that_fails_is_slowed_and_the_others_go_on(
         time.sleep(3)
         assert len(asked) < 40, "the store that fails was asked for a few of them"
         assert tombstones(conn) == 100
-        assert value(conn, "select count(*) from gc.tombstones where last_error ~ "
-                     "'not tried, because the store fails: ServiceUnavailable: 503'") > 0
+        assert value(conn, "select count(*) from gc.tombstones where failures > 0") < 40
+        assert value(conn, "select count(*) from gc.tombstones where failures = 0 and "
+                     "due_at <= now()") > 60, "what was not tried is put off by nobody"
         google.proxy.fault = lambda: None
         wait_until(lambda: tombstones(conn) == 0, "the store to be tried again")
         process.terminate()
@@ -423,6 +593,81 @@ def test_once_ends_with_an_error_when_every_store_fails(
     assert code == 1
     assert "fails, next try in 5.0 s: ServiceUnavailable: 503" in said
     assert tombstones(conn) == 30
+
+
+def test_a_store_that_hangs_does_not_hold_up_another(
+    google_world: World, google: GoogleObjects, tmp_path: Path, conn: Connection
+) -> None:
+    files = FileObjects(tmp_path)
+    google_world.bury(conn, range(1, 101))
+    google.proxy.before.clear()
+    with Process(google_world, "--store", files.prefix, "--timeout", "30") as process:
+        google.proxy.held.acquire()
+        for number in range(200, 1200):
+            files.put(str(number))
+            bury_url(conn, number, f"{files.prefix}{number}")
+        wait_until(lambda: tombstones(conn) == 100, "the other store's tombstones to go", 10)
+        google.proxy.before.set()
+        wait_until(lambda: tombstones(conn) == 0, "the rest to go")
+        process.terminate()
+
+
+def test_one_object_that_the_store_refuses_fails_alone(
+    new_world: NewWorld, amazon: AmazonObjects
+) -> None:
+    """A request has a thousand keys. It is split until the guilty one is alone."""
+    world = new_world(amazon)
+    with world.database.connect() as conn:
+        execute(conn, "update gc.settings set backoff = '1 hour', backoff_limit = '1 hour'")
+        world.bury(conn, range(1, 101))
+        amazon.proxy.fault_of = lambda body: 400 if b"/37</Key>" in body else None
+        said = collect(world, code=1)
+        assert "99 objects: deleted" in said
+        assert amazon.names() == {"37"}
+        assert rows(conn, "select key, failures from gc.tombstones") == [("37", 1)]
+        assert amazon.proxy.requests < 2 * 8 + 2
+
+
+def test_a_generation_that_cannot_be_sent_fails_alone(
+    new_world: NewWorld, versioned_amazon: AmazonObjects
+) -> None:
+    world = new_world(versioned_amazon)
+    with world.database.connect() as conn:
+        execute(conn, "update gc.settings set backoff = '1 hour', backoff_limit = '1 hour'")
+        world.bury(conn, range(1, 51))
+        bury_url(conn, 100, versioned_amazon.prefix + "100", chr(1))
+        collect(world, code=1)
+        assert rows(conn, "select key, failures from gc.tombstones") == [("100", 1)]
+        logged_once(conn, range(1, 51))
+
+
+@pytest.mark.parametrize("fault", [400, 403, 404, 429, 503, "reset", "hang"])
+def test_a_request_that_fails_because_of_the_store_is_not_split(
+    new_world: NewWorld, amazon: AmazonObjects, fault: Fault
+) -> None:
+    """400 is an expired token, for example: a request that must be right fails in the same way."""
+    world = new_world(amazon)
+    with world.database.connect() as conn:
+        world.bury(conn, range(1, 51))
+        amazon.proxy.fault = lambda: fault
+        collect(world, "--timeout", "1", "--lease", "20", code=1)
+        assert len(amazon.names()) == tombstones(conn) == 50
+        assert amazon.proxy.requests <= 4
+
+
+def test_objects_that_cannot_be_deleted_do_not_hold_up_their_neighbours(
+    file_world: World, conn: Connection
+) -> None:
+    execute(conn, "update gc.settings set backoff = '1 hour', backoff_limit = '1 hour'")
+    for number in range(1, 21):
+        bury_url(conn, number, f"{file_world.objects.prefix}{number:0>300}")
+    for number in range(100, 300):
+        file_world.objects.put(str(number))
+        bury_url(conn, number, f"{file_world.objects.prefix}{number}")
+    said = collect(file_world, "--threads", "1", "--batch", "50", code=1)
+    assert "fails, next try" not in said
+    logged_once(conn, range(100, 300))
+    assert rows(conn, "select count(*), max(failures) from gc.tombstones") == [(20, 1)]
 
 
 def test_a_rate_is_kept_to(file_world: World, conn: Connection) -> None:
@@ -468,6 +713,72 @@ def test_sigint_is_as_good_and_a_second_signal_ends_at_once(
         process.process.send_signal(signal.SIGINT)
         assert process.process.wait(timeout=5) == -signal.SIGINT
     assert value(conn, "select count(*) from gc.tombstones where worker is not null") == 2
+
+
+@pytest.mark.parametrize("fault", [503, "hang"])
+def test_sigterm_ends_within_the_timeout_while_many_deletes_fail(
+    google_world: World, google: GoogleObjects, conn: Connection, fault: Fault
+) -> None:
+    google.proxy.fault, google.proxy.hang_seconds = (lambda: fault), 30
+    for number in range(1, 3001):
+        bury_url(conn, number, f"{google.prefix}{number}")
+    arguments = ("--timeout", "2", "--lease", "60", "--batch", "1000")
+    with Process(google_world, *arguments) as process:
+        wait_until(lambda: google.proxy.requests > 20, "many requests to be under way")
+        begun = time.monotonic()
+        process.terminate(seconds=20)
+        assert time.monotonic() - begun < 5
+    assert tombstones(conn) == 3000
+    assert value(conn, "select count(*) from gc.tombstones where worker is not null") == 0
+
+
+def test_failures_with_many_reasons_are_few_calls() -> None:
+    """A store that names the object in each message would make a call for each of them."""
+    fates = {f"no rights on {number}": [number] for number in range(2000)}
+    fates["503"] = [3000, 3001]
+    few = runner.with_few_reasons(fates)
+    assert len(few) == runner.MANY_REASONS + 1
+    assert few["503"] == [3000, 3001]
+    assert sorted(sum(few.values(), [])) == [*range(2000), 3000, 3001]
+    assert runner.with_few_reasons({"503": [1], "403": [2]}) == {"503": [1], "403": [2]}
+
+
+# What writes to the tombstones waits for whoever holds lock 5: gc.fail takes for ever.
+HOLD_FAILURES = """
+create function app.wait() returns trigger language plpgsql
+    as $$ begin perform pg_advisory_xact_lock_shared(5); return new; end $$;
+create trigger wait before update of failures on gc.tombstones
+    for each row when (new.failures > old.failures) execute function app.wait();
+select pg_advisory_lock(5);
+"""
+
+
+def test_sigterm_ends_while_the_database_takes_for_ever(
+    google_world: World, google: GoogleObjects, conn: Connection
+) -> None:
+    google_world.bury(conn, range(1, 3))
+    execute(conn, HOLD_FAILURES)
+    google.proxy.fault = lambda: 503
+    with Process(google_world, "--timeout", "1", "--lease", "60") as process:
+        wait_until(lambda: bool(value(conn, "select count(*) from pg_stat_activity where "
+                                      "wait_event = 'advisory' and query ~ 'gc.fail'")),
+                   "gc.fail to wait")
+        begun = time.monotonic()
+        process.terminate(seconds=20)
+        assert time.monotonic() - begun < 6
+
+
+def test_sigterm_ends_while_an_answer_never_does(
+    google_world: World, google: GoogleObjects, conn: Connection
+) -> None:
+    """Each byte comes in time, so that no timeout of a socket is ever over."""
+    google_world.bury(conn, range(1, 3))
+    google.proxy.fault = lambda: "drip"
+    with Process(google_world, "--timeout", "1", "--lease", "60") as process:
+        wait_until(lambda: google.proxy.requests == 2, "the requests to be under way")
+        process.process.terminate()
+        assert "something does not end and is left" in process.end(seconds=20, code=1)
+    assert tombstones(conn) == 2
 
 
 # Crashes
@@ -750,8 +1061,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 def test_metrics_are_what_prometheus_reads(file_world: World, conn: Connection) -> None:
     port = free_port()
     file_world.bury(conn, range(1, 4))
-    execute(conn, "insert into gc.tombstones (collection, key, url, due_at) "
-            "values ('file', '9', 'gs://elsewhere/x', now())")
+    bury_url(conn, 9, file_world.objects.prefix + "../x")
     with Process(file_world, "--metrics-port", str(port)) as process:
         wait_until(lambda: tombstones(conn) == 1, "the objects to go")
         time.sleep(0.5)
@@ -759,7 +1069,7 @@ def test_metrics_are_what_prometheus_reads(file_world: World, conn: Connection) 
         assert code == 200
         lines = text.splitlines()
         assert 'blobgc_objects_deleted_total{collection="file"} 3.0' in lines
-        assert 'blobgc_tombstones_failing{collection="file",store="gs://elsewhere"} 1.0' in lines
+        assert 'blobgc_tombstones_failing{collection="file",store="file://"} 1.0' in lines
         assert "blobgc_runner_objects_deleted_total 3" in lines
         assert "blobgc_runner_bytes_deleted_total 30" in lines
         assert any(re.fullmatch(r"blobgc_runner_objects_failed_total [1-9]\d*", line)
@@ -774,6 +1084,89 @@ def test_metrics_are_what_prometheus_reads(file_world: World, conn: Connection) 
         asked = set(re.findall(r"blobgc_\w+", dashboard))
         assert len(asked) > 10 and asked <= served, "the dashboard asks for what there is"
         assert get(port, "/healthz")[0] == 200
+        process.terminate()
+
+
+def addresses_of(port: int) -> set[str]:
+    """Where something of this machine listens on that port."""
+    found = subprocess.run(["ss", "-Hltn", f"sport = :{port}"], capture_output=True, text=True,
+                           check=True).stdout
+    return {line.split()[3].rpartition(":")[0] for line in found.splitlines()}
+
+
+@pytest.mark.parametrize(("arguments", "address"), [
+    ([], "127.0.0.1"), (["--metrics-address", "0.0.0.0"], "0.0.0.0"),
+    (["--metrics-address", "::1"], "[::1]"),
+])
+def test_metrics_are_served_on_loopback_unless_told_otherwise(
+    file_world: World, arguments: list[str], address: str
+) -> None:
+    port = free_port()
+    with Process(file_world, "--metrics-port", str(port), *arguments) as process:
+        wait_until(lambda: addresses_of(port) == {address}, "the runner to listen there")
+        process.terminate()
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--metrics-port", "0"], ["--metrics-port", "99999"],
+    ["--metrics-port", "9187", "--metrics-address", "256.0.0.1"],
+], ids=" ".join)
+def test_a_port_or_address_that_is_none_is_said(file_world: World, arguments: list[str]) -> None:
+    code, said = start(file_world, *arguments)
+    assert code == 2
+    assert said.startswith("blobgc: ") and len(said.splitlines()) == 1
+
+
+def test_many_requests_for_metrics_are_one_query_by_one_connection(
+    file_world: World, conn: Connection
+) -> None:
+    port = free_port()
+    execute(conn, "alter view gc.metrics rename to real_metrics; "
+            "create sequence app.asked; "
+            "create view gc.metrics as select m.* from gc.real_metrics as m, "
+            "(select nextval('app.asked'), pg_sleep(1) offset 0) as slow")
+    most = 0
+    with Process(file_world, "--metrics-port", str(port)) as process:
+        wait_until(lambda: is_healthy(port), "the runner to be well")
+        with ThreadPoolExecutor(100) as pool:
+            asked = [pool.submit(get_or_nothing, port, "/metrics") for _ in range(100)]
+            while not all(one.done() for one in asked):
+                most = max(most, value(conn, "select count(*) from pg_stat_activity "
+                                       "where datname = current_database()"))
+                time.sleep(0.05)
+        assert most <= 3 + 1 + 1, "the runner's, one for all of them, and the test's"
+        assert value(conn, "select last_value from app.asked") == 1
+        answers = [one.result() for one in asked]
+        assert sum("blobgc_queue_entries" in answer for answer in answers) >= 16
+        assert "blobgc_queue_entries" in get(port, "/metrics")[1]
+        process.terminate()
+
+
+def get_or_nothing(port: int, path: str) -> str:
+    try:
+        return get(port, path)[1]
+    except OSError:  # Who asks together with too many others is not answered.
+        return ""
+
+
+def test_clients_that_say_nothing_keep_nobody_from_the_metrics(
+    file_world: World, conn: Connection
+) -> None:
+    port = free_port()
+    arguments = ("--metrics-port", str(port))
+    with contextlib.ExitStack() as idle, Process(file_world, *arguments) as process:
+        wait_until(lambda: is_healthy(port), "the runner to be well")
+        for number in range(500):
+            client = idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: " if number % 2 else b"")
+        begin = time.monotonic()
+        assert get(port, "/metrics")[0] == get(port, "/healthz")[0] == 200
+        assert time.monotonic() - begin < 3
+        folder = Path(f"/proc/{process.process.pid}/fd")
+        assert len(list(folder.iterdir())) < 60
+        wait_until(lambda: len(list(folder.iterdir())) < 20, "all of them to be closed")
+        file_world.bury(conn, range(1, 4))
+        wait_until(lambda: tombstones(conn) == 0, "the objects to go")
         process.terminate()
 
 

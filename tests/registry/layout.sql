@@ -14,13 +14,13 @@ select is_empty($$select p.oid::regprocedure from pg_proc as p
     'every function looks for names in pg_catalog, and pg_temp last, and nowhere else, or has '
     'looked when it was created');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
-    cross join lateral regexp_split_to_table(p.prosrc, '\n') as line
+    cross join lateral regexp_split_to_table(p.prosrc, E'\\n') as line
     where p.pronamespace = 'registry'::regnamespace and p.prosqlbody is null
         and ltrim(line) not like '--%' and strpos(line, chr(92)) > 0$$,
     'no function has a backslash, which standard_conforming_strings would change');
 select is_empty($$select p.oid::regprocedure from pg_proc as p
     where p.pronamespace = 'registry'::regnamespace
-        and p.prosrc ~ '\mnow\(|current_timestamp|pg_advisory|::text'
+        and p.prosrc ~ E'\\mnow\\(|current_timestamp|pg_advisory|::text'
         and p.proname not in ('_set_tag', 'put_manifest', 'put_image', 'put_list',
             'finish_blob_upload')$$,
     'no function tells the time by when the transaction began, takes an advisory lock, or prints '
@@ -38,7 +38,7 @@ select is_empty($$select c.oid::regclass from pg_class as c
         and obj_description(c.oid, 'pg_class') is null$$, 'every table and view too');
 select is_empty($$select conrelid::regclass, conname from pg_constraint
     where connamespace = 'registry'::regnamespace and conparentid = 0
-        and (conname like '%\_check' or conname like '%\_id\_%fkey%')$$,
+        and (conname like E'%\\_check' or conname like E'%\\_id\\_%fkey%')$$,
     'no constraint has a name that the system made up');
 select is((select count(*) from pg_class where relnamespace = 'registry'::regnamespace
     and relkind = 'p'), case :partitions when 0 then 0 else 7 end::bigint,
@@ -69,7 +69,7 @@ select throws_ok($$select gc.create_registry('other', 's3://b')$$, '42501', null
 reset role;
 select throws_ok(format('select gc.create_registry(%L, ''s3://b'')', n), '22023', null,
     format('%s is no name of a schema', n))
-from unnest(array['a$$b', 'a{store}', 'a\b', null]) as n;
+from unnest(array['a$$b', 'a{store}', E'a\\b', null]) as n;
 select hasnt_schema('other', 'none of these has made a schema');
 select lives_ok($$select gc.create_registry('My "Registry"', 'file:///srv/images', 2)$$,
     'any name will do for the schema');

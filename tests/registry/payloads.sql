@@ -27,18 +27,19 @@ select test.invalid('[]', 'an array');
 select test.invalid('2', 'a number');
 select test.invalid('null', 'a null');
 select test.invalid('{}', 'an empty object');
-select test.invalid('\x00', 'a zero byte');
-select test.invalid('\xff7b7d', 'what is not UTF-8');
-select test.invalid('\xefbbbf7b7d', 'a byte order mark');
-select test.invalid(convert_to('{"a":"\u0000"}', 'UTF8'), 'a zero character');
-select test.invalid(convert_to('{"a":"\ud800"}', 'UTF8'), 'half a surrogate');
+select test.invalid(E'\\x00', 'a zero byte');
+select test.invalid(E'\\xff7b7d', 'what is not UTF-8');
+select test.invalid(E'\\xefbbbf7b7d', 'a byte order mark');
+select test.invalid(convert_to(E'{"a":"\\u0000"}', 'UTF8'), 'a zero character');
+select test.invalid(convert_to(E'{"a":"\\ud800"}', 'UTF8'), 'half a surrogate');
 select test.invalid(convert_to(repeat('[', 1000000), 'UTF8'), 'a document that is too deep');
 select test.invalid(convert_to(repeat('{"a":', 100000) || '1' || repeat('}', 100000), 'UTF8'),
     'one that is deep and well-formed');
 select test.invalid(convert_to('{"a":1e999999}', 'UTF8'), 'a number that is too big');
 select test.invalid(convert_to('{"a":"' || repeat('x', 4194304) || '"}', 'UTF8'),
     'more than 4 MiB');
-select test.invalid(test.bytes(test.image('good', '{base}')) || '\x00'::bytea, 'a zero at the end');
+select test.invalid(test.bytes(test.image('good', '{base}')) || E'\\x00'::bytea,
+    'a zero at the end');
 select test.invalid(test.bytes(test.image('good', '{base}')) || '{}'::bytea, 'two documents');
 
 -- Not a manifest.
@@ -46,7 +47,7 @@ create function test.changed(path text[], value jsonb) returns bytea language sq
 $$ select test.bytes(jsonb_set(test.image('good', '{base}'), path, value)) $$;
 
 select test.invalid(test.changed('{schemaVersion}', v::jsonb), format('schema version %s', v))
-from unnest('{1, 3, 2.5, -2, "\"2\"", null, [2], true}'::text[]) as v;
+from unnest(E'{1, 3, 2.5, -2, "\\"2\\"", null, [2], true}'::text[]) as v;
 select test.invalid(test.bytes(test.image('good', '{base}') - m), 'a manifest without ' || m)
 from unnest('{schemaVersion, config, layers}'::text[]) as m;
 select test.invalid(test.changed('{mediaType}', v::jsonb), format('the media type %s', v))
@@ -107,8 +108,8 @@ from (values ('layers', 'Layers'), ('layers', E'layer\u017f'), ('mediaType', 'ME
     ('digest', 'Digest'), ('config', E'con\ufb01g'), ('size', E'\uff53ize'),
     ('schemaVersion', E'\u017fchemaVersion')) as v(m, n);
 select test.invalid(test.doubled('layers', E'"layer\u017f": []'), E'layers and layer\u017f');
-select test.invalid(test.doubled('layers', E'"layer\\u0073": []'), 'layers and layer\u0073');
-select test.invalid(test.doubled('layers', E'"layer\\u017f": []'), 'layers and layer\u017f');
+select test.invalid(test.doubled('layers', E'"layer\\u0073": []'), E'layers and layer\\u0073');
+select test.invalid(test.doubled('layers', E'"layer\\u017f": []'), E'layers and layer\\u017f');
 select test.invalid(test.doubled('digest', E'"dige\u017ft": "x"'), E'a digest and a dige\u017ft');
 
 -- What is too big to be looked at: types come before values, and no number is ever written out.
@@ -129,7 +130,7 @@ from unnest(array['1e131071', '1', 'null', '[]', '{"a": "b"}', 'true',
 select test.invalid(test.with('annotations', v), format('annotations that are %s', v))
 from unnest(array['1', '"x"', '[]', 'true']) as v;
 select test.invalid(test.with('artifactType', v), format('an artifact type that is %s', v))
-from unnest(array['1', '{}', '[]', 'true', '"\u0000"']) as v;
+from unnest(array['1', '{}', '[]', 'true', E'"\\u0000"']) as v;
 select test.invalid(test.with('layers', v), format('layers that are %s', left(v, 20)))
 from unnest(array[repeat('[', 5000) || repeat(']', 5000), test.many('{}', 1000000),
     test.many('[]', 1000000), test.many(repeat('[', 2000) || repeat(']', 2000), 500)]) as v;

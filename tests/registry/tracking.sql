@@ -6,7 +6,7 @@ select test.empty_queues() \g /dev/null
 -- 1
 insert into gc.review_after_defaults values ('blob_upload', '2 hours');
 insert into registry.blobs (digest, size, media_type)
-select '\x01'::bytea || sha256(n::text::bytea), 1, 'x' from generate_series(1, 3) as n;
+select E'\\x01'::bytea || sha256(n::text::bytea), 1, 'x' from generate_series(1, 3) as n;
 select results_eq(
     $$select event, count(*), min(review_count), max(review_count),
         min(review_after) >= now() + interval '2 hours'

@@ -1,6 +1,10 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(47);
+select plan(48);
+
+-- Names are compared as they are printed.
+set local quote_all_identifiers = off;
+set local intervalstyle = 'postgres';
 
 -- Something generated, so that the rules are asked of generated code too.
 create schema app;
@@ -73,7 +77,8 @@ select isnt(obj_description('gc'::regnamespace, 'pg_namespace'), null, 'the sche
 select is_empty(
     $$select oid::regprocedure from gc_function
         where prosqlbody is null and prokind = 'f'
-            and not coalesce(proconfig, '{}') @> array['search_path=pg_catalog, pg_temp']$$,
+            and not replace(coalesce(proconfig, '{}')::text, E'\\"', '')::text[]
+                @> array['search_path=pg_catalog, pg_temp']$$,
     'every function, also a generated one, but no procedure, looks for names in pg_catalog, and pg_temp last, or has '
     'looked when it was created');
 select is_empty($$select oid::regprocedure from gc_function where prokind <> 'f'
@@ -112,13 +117,19 @@ select set_eq(
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
         cross join gc._pinned() as p
-        where (f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind <> 'p'
+        where ((f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind <> 'p'
             and f.prorettype <> 'trigger'::regtype
+            or not f.of_extension and f.proname ~ '_review$')
             and f.proname not in ('version', 'review_after')
             and not exists (
                 select from unnest(f.proconfig) as s where s ilike p.name || '=%'
             )$$,
     'every function that can be called from outside has all pinned settings');
+select is_empty(
+    $$select oid::regprocedure from gc_function
+        where of_extension and prosrc ~ E'[\\\\]'
+            and not 'standard_conforming_strings=on' = any (proconfig)$$,
+    'in no function does a backslash depend on the session');
 select is_empty(
     $$select oid::regprocedure from gc_function
         where proowner <> (select nspowner from pg_namespace where nspname = 'gc')$$,
@@ -128,7 +139,7 @@ select is_empty(
 select is_empty(
     $$select conrelid::regclass, conname from pg_constraint
         where connamespace = 'gc'::regnamespace
-            and (conname ~ '_(check|fkey|excl)\d*$' or (contype in ('p', 'u')
+            and (conname ~ E'_(check|fkey|excl)\\d*$' or (contype in ('p', 'u')
                 and conname !~ '^(settings|review_after_defaults|collections|deletion_log|holds)_'
                 and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'
                 and conname !~ '^(unread_rows|unused_tables)_'))$$,
@@ -144,6 +155,7 @@ select set_eq(
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
         'settings_log_retention_not_negative', 'review_after_defaults_value_not_negative',
         'review_after_defaults_value_not_endless', 'collections_name_length',
+        'settings_jitter_not_endless', 'collections_undo_not_endless',
         'collections_events_object', 'collections_undo_not_negative'],
     'these are the checks, each under a name that says what is wrong');
 
@@ -209,10 +221,11 @@ select pg_temp.has_signature('grant_viewer', 'role regrole', 'void');
 select pg_temp.has_signature('grant_uploader', 'role regrole', 'void');
 select alike(
     (select pg_get_function_result(oid) from gc_function where proname = 'status'),
-    'TABLE(collection text, target text, queued bigint, due bigint, overdue\_since timestamp%, '
-    'failing bigint, last\_error text, tombstones\_waiting bigint, tombstones\_claimed bigint, '
-    'tombstones\_failing bigint, %bytes\_waiting numeric, deleted\_today numeric, '
-    'bytes\_today numeric, deleted\_total numeric, bytes\_total numeric, paused boolean, why text%',
+    E'TABLE(collection text, target text, queued bigint, due bigint, overdue\\_since timestamp%, '
+    'failing bigint, last\\_error text, tombstones\\_waiting bigint, tombstones\\_claimed bigint, '
+    'tombstones\\_failing bigint, %bytes\\_waiting numeric, deleted\\_today numeric, '
+    'bytes\\_today numeric, deleted\\_total numeric, bytes\\_total numeric, paused boolean, '
+    'why text%',
     'gc.status tells everything that an operator asks first');
 select is(
     (select pg_get_function_arguments(oid) from gc_function where proname = 'file_review'),

@@ -29,14 +29,14 @@ create function app.tidy() returns void language sql as $$
     select gc._drop_unused_rest();
 $$;
 create view app.catalog as
-select 'column', attrelid::regclass::text, attname::text, attnotnull::text, atttypid::text
+select 'column', attrelid::regclass, attname::text, attnotnull::text, atttypid::text
 from pg_attribute join pg_class on pg_class.oid = attrelid
 where relnamespace = 'app'::regnamespace and relname <> 'catalog'
 union all
-select 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), ''
+select 'constraint', conrelid::regclass, conname, pg_get_constraintdef(oid), ''
 from pg_constraint where connamespace = 'app'::regnamespace
 union all
-select 'index', indrelid::regclass::text, pg_get_indexdef(indexrelid), '', ''
+select 'index', indrelid::regclass, pg_get_indexdef(indexrelid), '', ''
 from pg_index join pg_class on pg_class.oid = indrelid
 where relnamespace = 'app'::regnamespace;
 
@@ -64,7 +64,8 @@ select results_eq(
         ('app.post(thumb)', 'keeps')$$,
     'track returns each reference and whether it keeps or is owned');
 select set_eq(
-    $$select * from app.catalog where attrelid <> 'app.before'$$, 'select * from app.before',
+    $$select * from app.catalog where attrelid <> 'app.before'::regclass$$,
+    'select * from app.before',
     'track changes no column, constraint or index of the application');
 select is(app.triggers('app.part'), '{}', 'a table whose rows are owned gets no trigger');
 select is(cardinality(app.triggers('app.post')), 3,
@@ -245,7 +246,7 @@ select lives_ok($$insert into app.file (id, path) values (2, 'x'); update app.po
 select throws_ok($$select gc.untrack('file')$$, '42704', null,
     'what is not a collection cannot be untracked');
 select set_eq(
-    $$select * from app.catalog where attrelid <> 'app.before'$$,
+    $$select * from app.catalog where attrelid <> 'app.before'::regclass$$,
     'select * from app.before', 'after untrack the application''s tables are as they were');
 select is(count(*), 3::bigint, 'what was untracked can be tracked again')
 from gc.track('app.file', name => 'again');
@@ -283,7 +284,7 @@ alter table app.late drop constraint late_file_fkey;
 insert into gc.file_review_queue (id, event, review_after) values (1, 'by hand', now());
 select is(app.review('file'), '0 kept, 0 deleted, 0 failed',
     'nothing is reviewed once a foreign key was dropped');
-select matches(app.why('file'), 'app.late\(file\) no longer refers.*gc.track.*accepts',
+select matches(app.why('file'), E'app.late\\(file\\) no longer refers.*gc.track.*accepts',
     'status says which one, and how to go on');
 select is_empty('table gc.scan_requests', 'nor is anything scanned');
 select count(*) as ignored from gc.track('app.file', url => '''mem:///'' || path') \gset

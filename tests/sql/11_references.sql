@@ -297,15 +297,16 @@ select is(app.names_work(target, key, other, referring, refers),
     format('the name of the %s "%s" has a control character', kind, shown),
     format('a %s whose name is "%s" is refused', kind, shown))
 from (values
-    ('collection', '\u0002', chr(2), 'id', 'note', 'refers', 'target'),
-    ('column', '\n', 'plain', E'\n', 'note', 'refers', 'target'),
-    ('column', 'a\tb', 'plain', 'id', E'a\tb', 'refers', 'target'),
-    ('table', '\u0001', 'plain', 'id', 'note', chr(1), 'target'),
-    ('column', 'r\r', 'plain', 'id', 'note', 'refers', E'r\r')
+    ('collection', E'\\u0002', chr(2), 'id', 'note', 'refers', 'target'),
+    ('column', E'\\n', 'plain', E'\n', 'note', 'refers', 'target'),
+    ('column', E'a\\tb', 'plain', 'id', E'a\tb', 'refers', 'target'),
+    ('table', E'\\u0001', 'plain', 'id', 'note', chr(1), 'target'),
+    ('column', E'r\\r', 'plain', 'id', 'note', 'refers', E'r\r')
 ) as v(kind, shown, target, key, other, referring, refers);
 create table app.plain (id integer primary key);
 select throws_ok($$select gc.track('app.plain', name => E'a\nb')$$, '42602',
-    'the name of the collection "a\nb" has a control character', 'the same goes for a given name');
+    E'the name of the collection "a\\nb" has a control character',
+    'the same goes for a given name');
 select throws_ok($$select gc.track('app.plain', url => E'''\001'' || id')$$, '22023',
     'the argument url has a control character', 'and for a character that a line break stands for');
 select lives_ok($$select gc.track('app.plain', condition => 'id > 0
@@ -432,13 +433,13 @@ returns text language sql as $$
         'a key works: ' || what)
 $$;
 delete from gc.deletion_log;
-select app.key_ok('digest bytea', 'digest', $$('\x00'), ('\x0A'), ('\xff')$$,
-    '\x00 \x0a \xff', 'bytea');
+select app.key_ok('digest bytea', 'digest', $$(E'\\x00'), (E'\\x0A'), (E'\\xff')$$,
+    E'\\x00 \\x0a \\xff', 'bytea');
 select app.key_ok('id uuid', 'id', $$('00000000-0000-0000-0000-000000000001'),
     ('00000000-0000-0000-0000-00000000000A'), ('A0000000-0000-0000-0000-000000000001')$$,
     '00000000-0000-0000-0000-000000000001 00000000-0000-0000-0000-00000000000a '
     'a0000000-0000-0000-0000-000000000001', 'uuid');
-select app.key_ok('id text collate "C"', 'id', $$(''), (E'\\x''"'), ('é')$$, ' \x''" é',
+select app.key_ok('id text collate "C"', 'id', $$(''), (E'\\x''"'), ('é')$$, E' \\x''" é',
     'text with a collation, the empty one too');
 select app.key_ok('at timestamptz', 'at',
     $$('2020-03-04 05:06:07.123456+00'), ('2020-12-11 00:00+00'), ('infinity')$$,

@@ -126,7 +126,7 @@ select gc.untrack('blob') \g /dev/null
 select gc._drop_triggers_of(r) from unnest(gc._tables_with_unused_triggers()) as r \g /dev/null
 select gc._drop_unused_rest() \g /dev/null
 select hasnt_table('gc', 'blob_layer_links', 'what is unused after untracking is dropped: the links');
-select is_empty($$select tgname from pg_trigger where tgname like 'gc\_blob%'$$,
+select is_empty($$select tgname from pg_trigger where tgname like E'gc\\_blob%'$$,
     'and their triggers');
 
 select * from finish();

@@ -47,7 +47,8 @@ select is(pg_temp.review(), 0, 'files that posts show are kept');
 alter table app.post drop constraint post_file_fkey;
 select is(pg_temp.review() + pg_temp.review(), 0, 'without the foreign key, no review deletes one');
 select is((select count(*) from app.file), 999::bigint, 'all of them are there');
-select matches(pg_temp.why(), 'app\.post\(file\) no longer refers to "app\.file".*gc\.track.*accepts',
+select matches(pg_temp.why(),
+    E'app\\.post\\(file\\) no longer refers to "app\\.file".*gc\\.track.*accepts',
     'status says which reference went, and what accepts it');
 select is((select paused from gc.status()), true, 'and that the collection stands still');
 select is(pg_temp.hint(), $$select * from gc.track('app.file', label => 'name', undo => '01:00:00');$$,
@@ -89,7 +90,7 @@ insert into app.file values (2);
 drop table app.avatar;
 select is(pg_temp.review(), 0, 'without any keeper nothing is reviewed');
 select pg_temp.run(pg_temp.hint()) \g /dev/null
-select matches(pg_temp.why(), 'nothing keeps the rows of "app\.file".*''true''.*''false''',
+select matches(pg_temp.why(), E'nothing keeps the rows of "app\\.file".*''true''.*''false''',
     'and accepting the loss is not enough: status says what else there is to say');
 select is(pg_temp.review(), 0, 'so that no review deletes a row');
 select pg_temp.run(pg_temp.hint()) \g /dev/null
@@ -145,7 +146,7 @@ select is(pg_temp.review('photo') + pg_temp.review('photo'), 1,
     'and when it is dropped then, that is no loss either');
 drop table app.visit;
 select is(pg_temp.review('photo'), 0, 'the whole table is');
-select matches(pg_temp.why('photo'), 'app\.visit\(photo\) no longer refers', 'and it is named');
+select matches(pg_temp.why('photo'), E'app\\.visit\\(photo\\) no longer refers', 'and it is named');
 
 -- A keeper that does not lock.
 create table app.doc (id integer primary key);
@@ -155,7 +156,8 @@ select count(*) from gc.track('app.doc') \g /dev/null
 insert into app.doc values (1);
 alter table app.page disable trigger all;
 select is(pg_temp.review('doc'), 0, 'a foreign key without its triggers keeps its targets whole');
-select matches(pg_temp.why('doc'), 'app\.page\(doc\) refers to "app\.doc" without a lock.*disabled',
+select matches(pg_temp.why('doc'),
+    E'app\\.page\\(doc\\) refers to "app\\.doc" without a lock.*disabled',
     'status says why');
 select pg_temp.run(pg_temp.hint('doc')) \g /dev/null
 select is(pg_temp.review('doc'), 1, 'the hint mends it');

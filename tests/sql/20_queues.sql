@@ -92,42 +92,43 @@ select is_empty(
 delete from gc.blob_review_queue;
 insert into app.blobs (digest) select digest from app.blobs where false;
 select is_empty('select * from app.blobs_queued()', 'a statement without rows queues nothing');
-insert into app.blobs (digest) values ('\x01'), ('\xa0') on conflict do nothing;
+insert into app.blobs (digest) values (E'\\x01'), (E'\\xa0') on conflict do nothing;
 select results_eq('select * from app.blobs_queued()',
-    $$values ('\xa0'::bytea, 'blob_upload', 1::bigint)$$,
+    $$values (E'\\xa0'::bytea, 'blob_upload', 1::bigint)$$,
     'of an insert on conflict only what was inserted is queued');
 
 -- 2
-insert into app.manifests (repo, id, config) values (1, 1, '\x01'), (1, 2, null), (2, 1, '\x01');
+insert into app.manifests (repo, id, config)
+values (1, 1, E'\\x01'), (1, 2, null), (2, 1, E'\\x01');
 insert into app.layers values
-    (1, 1, 1, '\x02'), (1, 1, 2, '\x03'), (1, 2, 1, '\x03'), (2, 1, 1, '\x02');
+    (1, 1, 1, E'\\x02'), (1, 1, 2, E'\\x03'), (1, 2, 1, E'\\x03'), (2, 1, 1, E'\\x02');
 select results_eq('select * from app.manifests_queued()',
     $$values (1, 1, 'manifest_upload', 1::bigint), (1, 2, 'manifest_upload', 1),
         (2, 1, 'manifest_upload', 1)$$,
     'an inserted manifest is queued');
 select is_empty('select * from app.blobs_queued()', 'a new reference queues nothing');
 insert into gc.blob_review_queue (digest, event, review_after)
-select digest, 'by hand', now() from app.blobs where digest in ('\x01', '\x02', '\x03');
+select digest, 'by hand', now() from app.blobs where digest in (E'\\x01', E'\\x02', E'\\x03');
 select results_eq('select kept, deleted from gc.review() where collection = ''blob''',
     'values (3, 0)', 'configuration and layers keep their blobs');
 
 -- 3
 delete from app.manifests where (repo, id) = (1, 1);
 select results_eq('select * from app.blobs_queued()',
-    $$values ('\x01'::bytea, 'manifest_delete', 1::bigint), ('\x02', 'layer_delete', 1),
-        ('\x03', 'layer_delete', 1)$$,
+    $$values (E'\\x01'::bytea, 'manifest_delete', 1::bigint), (E'\\x02', 'layer_delete', 1),
+        (E'\\x03', 'layer_delete', 1)$$,
     'deleting a manifest queues its configuration and its layers');
 delete from app.manifests where (repo, id) = (1, 2);
 select results_eq('select * from app.blobs_queued()',
-    $$values ('\x03'::bytea, 'layer_delete', 1::bigint)$$,
+    $$values (E'\\x03'::bytea, 'layer_delete', 1::bigint)$$,
     'deleting a manifest without configuration queues none');
-update app.manifests set config = '\x04' where (repo, id) = (2, 1);
+update app.manifests set config = E'\\x04' where (repo, id) = (2, 1);
 select results_eq('select * from app.blobs_queued()',
-    $$values ('\x01'::bytea, 'manifests_update', 1::bigint)$$,
+    $$values (E'\\x01'::bytea, 'manifests_update', 1::bigint)$$,
     'another configuration queues the old one');
 update app.manifests set config = null;
 select results_eq('select * from app.blobs_queued()',
-    $$values ('\x04'::bytea, 'manifests_update', 1::bigint)$$,
+    $$values (E'\\x04'::bytea, 'manifests_update', 1::bigint)$$,
     'a configuration set to null queues the old one');
 
 -- 4
@@ -209,18 +210,18 @@ select 6, 1, i, decode('0' || 5 + i % 3, 'hex') from generate_series(1, 10000) a
 delete from gc.blob_review_queue;
 delete from app.layers where repo = 6;
 select results_eq('select * from app.blobs_queued()',
-    $$values ('\x05'::bytea, 'layer_delete', 1::bigint), ('\x06', 'layer_delete', 1),
-        ('\x07', 'layer_delete', 1)$$,
+    $$values (E'\\x05'::bytea, 'layer_delete', 1::bigint), (E'\\x06', 'layer_delete', 1),
+        (E'\\x07', 'layer_delete', 1)$$,
     'deleting 10,000 layers that share 3 digests queues 3 keys');
 
 -- 9
 insert into app.manifests (repo, id) values (7, 1), (8, 1);
-insert into app.layers values (7, 1, 1, '\x08'), (8, 1, 1, '\x08'), (8, 1, 2, '\x09');
+insert into app.layers values (7, 1, 1, E'\\x08'), (8, 1, 1, E'\\x08'), (8, 1, 2, E'\\x09');
 delete from gc.blob_review_queue;
 delete from app.layers_0 where repo > 6;
 delete from app.layers_1 where repo > 6;
 select results_eq('select digest, event from app.blobs_queued()',
-    $$values ('\x08'::bytea, 'layer_delete'), ('\x09', 'layer_delete')$$,
+    $$values (E'\\x08'::bytea, 'layer_delete'), (E'\\x09', 'layer_delete')$$,
     'a delete aimed at a partition is followed');
 delete from gc.manifest_review_queue;
 insert into app.manifests_0 (repo, id)
@@ -228,7 +229,7 @@ select i, 99 from generate_series(1, 100) as i
 where satisfies_hash_partition('app.manifests'::regclass, 2, 0, i) limit 1;
 select is(count(*), 1::bigint, 'an insert aimed at a partition is followed')
 from app.manifests_queued() where id = 99;
-insert into app.layers values (7, 1, 1, '\x08');
+insert into app.layers values (7, 1, 1, E'\\x08');
 alter table app.layers disable trigger all;
 delete from app.layers where repo = 7;
 alter table app.layers enable trigger all;
@@ -236,7 +237,7 @@ select is_empty('select * from app.blobs_queued()', 'a disabled trigger queues n
 insert into gc.review_after_defaults values ('blob_scan', '0');
 select gc.scan('blob') as ignored \gset
 select is(array_agg(event), '{blob_scan}', 'a scan finds what a disabled trigger missed')
-from gc.blob_review_queue where digest = '\x08';
+from gc.blob_review_queue where digest = E'\\x08';
 
 -- 10
 select is(gc.review_after('nobody knows it') - now() >= '1 day'
@@ -245,13 +246,13 @@ select is(gc.review_after('nobody knows it') - now() >= '1 day'
 update gc.review_after_defaults set value = '0' where event = 'blob_upload';
 select is(gc.review_after('blob_upload'), now(), 'a delay of zero has no jitter');
 delete from gc.blob_review_queue;
-insert into app.blobs values ('\xff');
+insert into app.blobs values (E'\\xff');
 select is(review_after, now(), 'a changed delay counts from the next statement on')
 from gc.blob_review_queue;
 select results_eq('select reviewed, deleted from gc.review() where collection = ''blob''',
     'values (1, 1)', 'a row with a delay of zero is due at once');
 update gc.review_after_defaults set value = '3 days' where event = 'blob_upload';
-insert into app.blobs values ('\xfe');
+insert into app.blobs values (E'\\xfe');
 select is(date_trunc('day', review_after - now()), '3 days', 'a longer delay counts as well')
 from gc.blob_review_queue;
 select throws_ok($$insert into gc.review_after_defaults values ('x', '-1 second')$$, '23514',
@@ -304,12 +305,12 @@ reset role;
 select col_type_is('gc', 'blob_review_queue', 'digest', 'bytea',
     'a queue has the key in its own type');
 select results_eq(
-    $$select attname::text collate "default" || ' ' || format_type(atttypid, atttypmod)
+    $$select attname::text collate "default", atttypid::regtype
         from pg_attribute where attrelid = 'gc.manifest_review_queue'::regclass and attnum > 0
             and attname in ('repo', 'id', 'event', 'review_after', 'review_count')
         order by attname$$,
-    $$values ('event text'), ('id integer'), ('repo integer'),
-        ('review_after timestamp with time zone'), ('review_count integer')$$,
+    $$values ('event', 'text'::regtype), ('id', 'integer'), ('repo', 'integer'),
+        ('review_after', 'timestamp with time zone'), ('review_count', 'integer')$$,
     'a queue has every key column, the event, the time and the count');
 select is_empty(
     $$select 'autovacuum_vacuum_scale_factor=0' except

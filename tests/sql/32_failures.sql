@@ -241,7 +241,9 @@ insert into shop.post values (1, 'somebody');
 alter table shop.post enable row level security;
 alter table shop.post force row level security;
 create policy tenant on shop.post using (tenant = current_user);
+set local row_security = on;
 select count(*) as hidden from shop.post \gset
+reset row_security;
 create temporary table answers as select * from gc.review();
 create temporary table states as select * from gc.status();
 grant select on answers, states to public;

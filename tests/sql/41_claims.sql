@@ -9,6 +9,9 @@ update gc.settings set jitter = '0';
 select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id$$, size => 'bytes',
     label => $$'file ' || id$$, generation => $$'v' || id$$, condition => 'true') \g /dev/null
 
+-- Days are told in UTC.
+create function pg_temp.today() returns date language sql
+as $$ select (now() at time zone 'UTC')::date $$;
 -- Tombstones of files from "first" to "last", the first the longest overdue.
 create function pg_temp.bury(first bigint, last bigint)
     returns void
@@ -84,7 +87,7 @@ select ok(
         from gc.deletion_log),
     'the log has the time of the confirmation');
 select results_eq('select collection, day, rows, objects, bytes from gc.daily_totals',
-    $$values ('file', current_date, 0::bigint, 3::bigint, 80::numeric)$$,
+    $$values ('file', pg_temp.today(), 0::bigint, 3::bigint, 80::numeric)$$,
     'the day''s totals have the objects and bytes that were confirmed');
 
 -- Nobody but the worker, and not after the lease.
@@ -246,24 +249,25 @@ select set_eq('table gc.daily_totals', 'table totals_before', 'the totals stay')
 
 -- Totals of days that are over become one line.
 insert into gc.totals (collection, day, rows, objects, bytes)
-select c, current_date - d, 1, i, i * 10
+select c, pg_temp.today() - d, 1, i, i * 10
 from generate_series(1, 3) as i, generate_series(1, 2) as d, unnest(array['file', 'gone']) as c;
-select is((select count(*) from gc.totals where not folded and day < current_date), 12::bigint,
+select is((select count(*) from gc.totals where not folded and day < pg_temp.today()), 12::bigint,
     'every batch of the last days has left a line');
 select count(*) from gc.review() \g /dev/null
 select set_eq(
-    'select collection, day, rows, objects, bytes, folded from gc.totals where day < current_date',
-    $$select c, current_date - d as day, v.*
+    $$select collection, day, rows, objects, bytes, folded from gc.totals
+        where day < pg_temp.today()$$,
+    $$select c, pg_temp.today() - d as day, v.*
         from generate_series(1, 2) as d, unnest(array['file', 'gone']) as c,
             (values (3::bigint, 6::bigint, 60::bigint, true)) as v(rows, objects, bytes, folded)$$,
     'a review folds the lines of each day and collection that is over');
-select cmp_ok((select count(*) from gc.totals where day = current_date and not folded), '>',
+select cmp_ok((select count(*) from gc.totals where day = pg_temp.today() and not folded), '>',
     1::bigint, 'the lines of today are left alone');
-insert into gc.totals (collection, day, objects, bytes) values ('file', current_date - 1, 4, 40);
+insert into gc.totals (collection, day, objects, bytes) values ('file', pg_temp.today() - 1, 4, 40);
 select count(*) from gc.review() \g /dev/null
 select results_eq(
     $$select rows, objects, bytes from gc.daily_totals
-        where collection = 'file' and day = current_date - 1$$,
+        where collection = 'file' and day = pg_temp.today() - 1$$,
     $$values (3::bigint, 10::bigint, 100::numeric)$$,
     'a line that comes late is added to what was folded');
 

@@ -159,7 +159,8 @@ from gc.collections;
 
 -- Which index is missing, where urls are looked up.
 select gc.untrack('file') \g /dev/null
-create function pg_temp.missing(name text) returns text language sql as $$
+create function pg_temp.missing(name text) returns text language sql
+    set quote_all_identifiers = off as $$
     select gc._missing_url_index(c) from gc.collections as c where c.name = missing.name
 $$;
 create function pg_temp.track(name text, url text) returns void language plpgsql as $$
@@ -185,8 +186,9 @@ select is(pg_temp.missing('a'), $$create index concurrently on app.a (('s3://a/'
     'but one does whose urls could be the same');
 create table app.c (id integer primary key, at timestamptz);
 select pg_temp.track('c', $$'s3://c/' || at$$) \g /dev/null
-select matches(pg_temp.missing('c'), '^There can be no index on it \(functions in index expression '
-    'must be marked IMMUTABLE\)\. Make the url with immutable functions only',
+select matches(pg_temp.missing('c'),
+    E'^There can be no index on it \\(functions in index expression '
+    'must be marked IMMUTABLE\\)\\. Make the url with immutable functions only',
     'where there can be no index, the hint says so, and what to do');
 select pg_temp.track('b', $$'s3://' || path$$) \g /dev/null
 select isnt(pg_temp.missing('a'), null, 'a prefix that is the beginning of another excludes nothing');

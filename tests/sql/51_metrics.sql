@@ -13,7 +13,7 @@ select is_empty('select * from gc.metrics', 'without a collection there is nothi
 
 select count(*) from gc.track(
     'app.file', url => $$'s3://bucket/' || id$$, size => 'bytes', condition => 'true') \g /dev/null
-select count(*) from gc.track('app.plain', name => 'a "b" \ c', condition => 'true') \g /dev/null
+select count(*) from gc.track('app.plain', name => E'a "b" \\ c', condition => 'true') \g /dev/null
 
 create function pg_temp.metric(wanted text, labels text)
     returns double precision
@@ -26,7 +26,7 @@ $$;
 select is_empty($$select value from gc.metrics where value is distinct from 0$$,
     'before anything happens every number is zero');
 select ok(exists (
-    select from gc.metrics where labels = 'collection="a \"b\" \\ c"'),
+    select from gc.metrics where labels = E'collection="a \\"b\\" \\\\ c"'),
     'a name is escaped as Prometheus reads it');
 
 -- Queues.
@@ -39,7 +39,7 @@ select is(pg_temp.metric('queue_due_entries', 'collection="file"'), 3::float8, '
 select is(pg_temp.metric('queue_failing_entries', 'collection="file"'), 1::float8, 'failing');
 select ok(pg_temp.metric('queue_overdue_seconds', 'collection="file"') between 60 and 120,
     'for how long the first has been due');
-select is(pg_temp.metric('queue_due_entries', 'collection="a \"b\" \\ c"'), 0::float8,
+select is(pg_temp.metric('queue_due_entries', E'collection="a \\"b\\" \\\\ c"'), 0::float8,
     'what is not due is not counted as due');
 
 -- Tombstones, by store.
@@ -77,7 +77,7 @@ select is(pg_temp.metric('collection_paused', 'collection="file"'), 1::float8,
 select is_empty(
     $$select name from gc.metrics
         where name !~ '^blobgc_[a-z_]+$' or (type = 'counter') <> (name ~ '_total$')
-            or type not in ('counter', 'gauge') or help ~ '\n'$$,
+            or type not in ('counter', 'gauge') or help ~ E'\\n'$$,
     'counters, and nothing else, end in _total');
 select is(
     (select array_agg(name) from gc.metrics),

@@ -225,6 +225,7 @@ create index on app.post (file, part);
 create function pg_temp.held(role name)
     returns setof text
     language sql
+    set quote_all_identifiers = off
 as $$
     select c.oid::regclass::text from pg_class as c
     where c.relnamespace = 'gc'::regnamespace and c.relkind in ('r', 'v')

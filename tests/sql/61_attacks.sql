@@ -180,12 +180,12 @@ rollback to trial;
 set local role mallory;
 set local search_path = pg_temp, evil, public, pg_catalog;
 select pg_temp.attack(
-    $$insert into app.file (id, path, digest, bytes) select i, 'p', '\x01', 5
+    $$insert into app.file (id, path, digest, bytes) select i, 'p', E'\\x01', 5
         from generate_series(1, 9) as i$$,
     'insert into app.post (id, file) values (1, 1), (2, 2), (3, 3)',
     'insert into app.chunk (id, file) values (1, 4), (2, 5)',
     $$insert into app.shared values ('a', 's3://x/1', 't'), ('b', 's3://x/1', 't')$$,
-    $$update app.file set digest = '\x02'$$,
+    $$update app.file set digest = E'\\x02'$$,
     'update app.post set file = 6',
     'delete from app.post',
     $$delete from app.shared where id operator(pg_catalog.=) 'a'$$,
@@ -281,7 +281,7 @@ select is_empty('table stolen', 'no value was run');
 create temporary table named (what text, name text);
 insert into named
 values ('target', 'w''"$trigger$ {url}%s'), ('key', 'k''"$review$ {the table}%I'),
-    ('path', 'p''"$used$ $lock$ {name}\'), ('referring', 'r''"$scan$ $key$ {keys}%L'),
+    ('path', E'p''"$used$ $lock$ {name}\\'), ('referring', 'r''"$scan$ $key$ {keys}%L'),
     ('reference', 'f''"$trigger$ $function$ {q_keys}'), ('owned', 'o''"$scan$;{target}--');
 create function pg_temp.with_names(template text)
     returns text
@@ -384,7 +384,7 @@ delete from gc.tombstones;
 -- Tables of mallory's own, whose names would end the code that is generated from them, run
 -- something, and begin a text that ends where the code ends.
 grant references on app.file to mallory;
-insert into app.file (id, digest) values (100, '\x01'), (101, '\x01'), (102, '\x01');
+insert into app.file (id, digest) values (100, E'\\x01'), (101, E'\\x01'), (102, E'\\x01');
 set local role mallory;
 create function evil.pwn() returns integer language sql as $$select evil.pwn('a name')$$;
 select pg_temp.attack(
@@ -442,7 +442,7 @@ reset role;
 
 
 -- Times without an end would keep others from their work.
-insert into app.file (id, digest) values (103, '\x01');
+insert into app.file (id, digest) values (103, E'\\x01');
 select is((select state from pg_temp.error_of(c)), '22023', 'too long a time is refused: ' || c)
 from unnest(array[
     $$select gc.claim('w', 1, '200000 years')$$, $$select gc.claim('w', 1, '25 hours')$$,

@@ -58,7 +58,7 @@ alter table app.post drop constraint post_file_fkey;
 set local role blobgc_shop;
 select results_eq('select reviewed, deleted from gc.review()', $$values (0, 0)$$,
     'a foreign key that the role takes away is a keeper less');
-select matches((select problem from gc.collections), 'app.post\(file_id\) no longer refers',
+select matches((select problem from gc.collections), E'app.post\\(file_id\\) no longer refers',
     'and blocks the collection');
 select count(*) from gc.track('app.file', condition => 'true') \g /dev/null
 select is((select count(*) from gc.review()), 1::bigint, 'until its owner accepts that');
@@ -76,7 +76,7 @@ set local role blobgc_shop;
 insert into app.file values (4);
 select is((select deleted from gc.review()), 0,
     'a table that a cascade reaches, and that cannot be locked, stops the review');
-select matches((select problem from gc.collections), 'blobgc_shop may not lock app\.extra',
+select matches((select problem from gc.collections), E'blobgc_shop may not lock app\\.extra',
     'which says that a right is missing');
 set local role blobgc_partner;
 grant delete on app.extra to blobgc_shop;

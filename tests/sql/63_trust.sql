@@ -157,7 +157,7 @@ select matches(
         $c$create trigger weapon before delete on app.note for each row
             when (query_to_xml('select evil.pwn()', true, true, '') is not null)
             execute function pg_catalog.suppress_redundant_updates_trigger()$c$),
-    '^0 deleted, .*condition of trigger weapon on app\.note could run anything',
+    E'^0 deleted, .*condition of trigger weapon on app\\.note could run anything',
     'a trigger''s condition that runs a query: nothing is reviewed');
 select pg_temp.is_untouched('a trigger''s condition that runs a query: it does not run');
 select is(pg_temp.says('drop index app.fine',
@@ -177,7 +177,8 @@ create table app.part (id bigint, k bigint) partition by range (evil.same(k));
 create table app.part_1 partition of app.part for values from (1) to (1000);
 alter table app.part add constraint part_fkey foreign key (id) references app.file;
 create index on app.part (id);
-select matches(pg_temp.says('drop table app.part', 'select'), '^0 deleted, .*: function evil\.same.* belongs to',
+select matches(pg_temp.says('drop table app.part', 'select'),
+    E'^0 deleted, .*: function evil\\.same.* belongs to',
     'a function by which a table is partitioned stops the review');
 select pg_temp.is_untouched('and neither has run');
 
@@ -232,7 +233,7 @@ select deleted as deleted from gc.review() where collection = 'file' \gset
 reset role;
 select is(:deleted, 0, 'a namesake of a constraint that has to be checked stops the review');
 select matches((select problem from gc.collections where name = 'file'),
-    'table app\.trap belongs to mallory', 'and is named');
+    E'table app\\.trap belongs to mallory', 'and is named');
 select pg_temp.is_untouched('and it is not fired');
 alter table app.note drop constraint note_later;
 select count(*) from gc.track('app.file', owned => '{chunk}', condition => 'true') \g /dev/null
@@ -275,7 +276,7 @@ reset role;
 select is((select deleted from gc.review() where collection = 'goods'), 0,
     'a generated function that belongs to an untrusted role is not called');
 select matches((select problem from gc.collections where name = 'goods'),
-    'function gc\.goods_review.* belongs to shop', 'and is named');
+    E'function gc\\.goods_review.* belongs to shop', 'and is named');
 alter function gc.goods_review(integer, tid[], integer, boolean) owner to current_user;
 alter table gc.goods_review_queue owner to shop;
 select is((select deleted from gc.review() where collection = 'goods'), 0,

@@ -96,12 +96,12 @@ select pg_temp.everything() as before \gset
 select pg_temp.refuses($$select gc.track('app.no_key')$$, '42P16', 'by its key',
     '^alter table app.no_key add primary key', 'a table without a primary key is refused');
 select pg_temp.refuses($$select gc.track('app.target')$$, '42P16', 'from end to end',
-    '^create index concurrently on app.unindexed \("the Target"\);$',
+    E'^create index concurrently on app.unindexed \\("the Target"\\);$',
     'a referencing column without an index is refused');
 select pg_temp.refuses($$select gc.track('app.hub')$$, '42P16',
-    'these tables from end to end: app.spoke\(a\), app.spoke\(b\), app.wheel\(hub\)\.',
-    '^create index concurrently on app.spoke \(a\);\n'
-    'create index concurrently on app.spoke \(b\);\ncreate index on app.wheel \(hub\);$',
+    E'these tables from end to end: app.spoke\\(a\\), app.spoke\\(b\\), app.wheel\\(hub\\)\\.',
+    E'^create index concurrently on app.spoke \\(a\\);\\n'
+    'create index concurrently on app.spoke \\(b\\);\\ncreate index on app.wheel \\(hub\\);$',
     'several are refused at once, and the hint is a script for all of them');
 select pg_temp.refuses($$select gc.track('app.a_view')$$, '42809', 'It is a view',
     '^Track the table', 'a view is refused');
@@ -160,7 +160,7 @@ from (values
     ('url', 'other', 'of type app.other', 'has to be text'),
     ('size', 'path', 'of type text', 'a number of bytes'),
     ('size', 'id::text', 'of type text', 'a number of bytes'),
-    ('label', 'array[path]', 'of type text\[\]', 'has to be text'),
+    ('label', 'array[path]', E'of type text\\[\\]', 'has to be text'),
     ('generation', 'now()', 'reads more than the row', 'text or a number'),
     ('condition', 'id', 'of type bigint', 'true or false'),
     ('condition', 'path', 'of type text', 'true or false'),
@@ -211,22 +211,22 @@ select pg_temp.refuses(
     format('select gc.%s(%L, %L)', t.called, t.collection, t.key), '22P02', t.detail, t.hint,
     format('a key that does not parse is refused: %s(%L, %L)', t.called, t.collection, t.key))
 from (values
-    ('keep_alive', 'file', 'abc', '^abc: ', '\(bigint\)'),
-    ('keep_alive', 'file', '', 'invalid input', '\(bigint\)'),
-    ('keep_alive', 'file', '99999999999999999999', 'out of range', '\(bigint\)'),
-    ('keep_alive', 'file', null, '^null: ', '\(bigint\)'),
-    ('begin_upload', 'file', '1; drop table app.file', 'invalid input', '\(bigint\)'),
-    ('end_upload', 'blob', '\xzz', 'invalid hexadecimal', '\(bytea\)'),
-    ('begin_upload', 'pair', '1', 'malformed record', '\(integer, uuid\)'),
-    ('keep_alive', 'pair', '(1)', 'malformed record', '\(integer, uuid\)'),
-    ('keep_alive', 'pair', '(1,x)', 'invalid input', '\(integer, uuid\)')
+    ('keep_alive', 'file', 'abc', '^abc: ', E'\\(bigint\\)'),
+    ('keep_alive', 'file', '', 'invalid input', E'\\(bigint\\)'),
+    ('keep_alive', 'file', '99999999999999999999', 'out of range', E'\\(bigint\\)'),
+    ('keep_alive', 'file', null, '^null: ', E'\\(bigint\\)'),
+    ('begin_upload', 'file', '1; drop table app.file', 'invalid input', E'\\(bigint\\)'),
+    ('end_upload', 'blob', E'\\xzz', 'invalid hexadecimal', E'\\(bytea\\)'),
+    ('begin_upload', 'pair', '1', 'malformed record', E'\\(integer, uuid\\)'),
+    ('keep_alive', 'pair', '(1)', 'malformed record', E'\\(integer, uuid\\)'),
+    ('keep_alive', 'pair', '(1,x)', 'invalid input', E'\\(integer, uuid\\)')
 ) as t(called, collection, key, detail, hint);
 select pg_temp.refuses($$select gc.begin_upload('pair', '(1,)')$$, '22P02', '.',
-    '\(integer, uuid\)', 'a key of which a part is null is refused');
+    E'\\(integer, uuid\\)', 'a key of which a part is null is refused');
 
 -- Batches, leases, waits, workers.
 select pg_temp.refuses(
-    format('select %s', replace(c, 'N', b)), '22023', format('batch is %s\.', b),
+    format('select %s', replace(c, 'N', b)), '22023', format(E'batch is %s\\.', b),
     'Leave the argument out', format('a batch is refused: %s', replace(c, 'N', b)))
 from unnest(array['0', '-1', 'null']) as b,
     unnest(array['gc.review(N)', $$gc.claim('w', N)$$, $$gc.scan('file', N)$$]) as c;
@@ -274,8 +274,8 @@ select is(pg_temp.follow_hint(c), 'helped', format('the hint of %s helps', c))
 from unnest(array[
     $$select gc.track('app.no_key')$$, $$select gc.track('app.target')$$,
     $$select gc.track('app2.file')$$, $$select gc.track('app.a_partition')$$]) as c;
-select set_eq('select name, target::text from gc.collections',
-    $$values ('file', 'app.file'), ('pair', 'app.pair'), ('blob', 'app.blob'),
+select set_eq('select name, target from gc.collections',
+    $$values ('file', 'app.file'::regclass), ('pair', 'app.pair'), ('blob', 'app.blob'),
         ('no_key', 'app.no_key'), ('target', 'app.target'), ('file_2', 'app2.file'),
         ('parted', 'app.parted')$$,
     'and then there are these collections');

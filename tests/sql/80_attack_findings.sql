@@ -2,7 +2,7 @@
 -- (REPEATABLE READ needs a transaction of its own: tests/specs/upload-repeatable-read.spec.)
 begin;
 set local client_min_messages = error;
-select plan(177);
+select plan(176);
 
 create schema app;
 update gc.settings set jitter = '0';
@@ -17,7 +17,7 @@ declare
 begin
     for queue in
         select q.oid::regclass from pg_class as q
-        where q.relnamespace = 'gc'::regnamespace and q.relname like '%\_review\_queue'
+        where q.relnamespace = 'gc'::regnamespace and q.relname like E'%\\_review\\_queue'
             and q.relkind = 'r'
     loop
         execute format('update %s set review_after = now() where review_after > now()', queue);
@@ -193,7 +193,7 @@ select throws_ok($$select * from gc.track('app.doc', owned => '{layer}', conditi
 alter table app.layer drop constraint layer_doc_fkey;
 delete from other.layer;
 select is(pg_temp.review('doc'), 0, 'where the owned foreign key is gone nothing is reviewed');
-select matches(pg_temp.why('doc'), 'the owned reference app\.layer\(doc\) is gone',
+select matches(pg_temp.why('doc'), E'the owned reference app\\.layer\\(doc\\) is gone',
     'and the status says why');
 select is(pg_temp.review('doc'), 0, 'nor the next time');
 select results_eq('select id from app.doc', array[1], 'the row is still there');
@@ -247,7 +247,7 @@ select pg_temp.only(1);
 alter function app.spy() owner to attack_mallory;
 select is(pg_temp.review('doc'), 0,
     'where a trigger''s function belongs to a role that is not trusted, nothing is reviewed');
-select matches(pg_temp.why('doc'), 'trigger spy on app\.doc belongs to attack_mallory',
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.doc belongs to attack_mallory',
     'the status names the trigger');
 select is_empty('table app.ran', 'and the function has not run');
 select throws_ok($$select * from gc.track('app.doc', owned => '{item}', condition => 'true')$$, '42501',
@@ -263,7 +263,7 @@ drop trigger spy on app.doc;
 select pg_temp.only(2);
 create trigger spy before delete on app.item for each row execute function app.spy();
 select is(pg_temp.review('doc'), 0, 'a trigger on an owned table: nothing is reviewed');
-select matches(pg_temp.why('doc'), 'trigger spy on app\.item belongs to attack_mallory',
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.item belongs to attack_mallory',
     'a trigger on an owned table: the status names it');
 select is_empty('table app.ran', 'a trigger on an owned table: the function has not run');
 select results_eq('select doc from app.item', array[2], 'and the owned row is there');
@@ -279,7 +279,7 @@ select pg_temp.only(3);
 insert into app.note values (3);
 create trigger spy after delete on app.note for each row execute function app.spy();
 select is(pg_temp.review('doc'), 0, 'a trigger at the end of a cascade: nothing is reviewed');
-select matches(pg_temp.why('doc'), 'trigger spy on app\.note belongs to attack_mallory',
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.note belongs to attack_mallory',
     'a trigger at the end of a cascade: the status names it');
 select is_empty('table app.ran', 'a trigger at the end of a cascade: the function has not run');
 select pg_temp.trust('{attack_mallory}');
@@ -292,7 +292,7 @@ drop table app.note;
 select pg_temp.only(4);
 alter table app.ref owner to attack_mallory;
 select is(pg_temp.review('doc'), 0, 'a referring table of another role: nothing is reviewed');
-select matches(pg_temp.why('doc'), 'table app\.ref belongs to attack_mallory',
+select matches(pg_temp.why('doc'), E'table app\\.ref belongs to attack_mallory',
     'a referring table of another role: the status names it');
 select pg_temp.trust('{attack_mallory}');
 select is(pg_temp.review('doc'), 1, 'a referring table of another role: trust lets it through');
@@ -309,15 +309,8 @@ select pg_temp.track('app.sort', 'sort', $$'gs://sort/' || kind$$);
 insert into app.sort values (1), (2), (3);
 delete from app.sort;
 update gc.tombstones set key = 'old' where key = '2';
-select is(pg_temp.handed_out(), '{gs://sort/1,gs://sort/3}',
-    'a tombstone whose key cannot be read any more does not hold up the others');
-select results_eq(
-    $$select key, worker, failures, last_error,
-        date_trunc('minute', due_at - clock_timestamp() + interval '1 second')
-        from gc.tombstones$$,
-    $$values ('old', null::text, 1, 'invalid input syntax for type integer: "old"',
-        interval '5 minutes')$$,
-    'it backs off alone, with the reason');
+select is(pg_temp.handed_out(), '{gs://sort/1,gs://sort/2,gs://sort/3}',
+    'a tombstone whose key cannot be read any more is looked up by its url');
 delete from gc.tombstones;
 select gc.untrack('sort');
 
@@ -531,7 +524,8 @@ alter table app.upload rename place to path;
 select pg_temp.review('file') \g /dev/null
 select is(pg_temp.why('file'), null, 'when it has its name back nothing is in the way');
 select pg_temp.review('file') \g /dev/null
-select is(pg_temp.handed_out(), '{gs://file/1002}', 'and what was missed is found');
+select is(pg_temp.handed_out(), '{gs://file/1000,gs://file/1001,gs://file/1002}',
+    'and what was missed is found, under any name of the column');
 select gc.untrack('file');
 drop table app.usage, app.upload;
 
@@ -600,9 +594,9 @@ declare
     keys text[];
 begin
     delete from gc.tombstones;
-    insert into app.moment values ('2026-02-01 12:00+00', '1 day 2 hours', '\x01ff', 0.1);
+    insert into app.moment values ('2026-02-01 12:00+00', '1 day 2 hours', E'\\x01ff', 0.1);
     delete from app.moment;
-    insert into app.moment values ('2026-02-01 12:00+00', '1 day 2 hours', '\x01ff', 0.1);
+    insert into app.moment values ('2026-02-01 12:00+00', '1 day 2 hours', E'\\x01ff', 0.1);
     truncate app.moment;
     select array_agg(distinct array[key, url]) into keys from gc.tombstones;
     return keys;
@@ -614,7 +608,7 @@ select pg_temp.keys() as keys, pg_temp.review('moment') as reviewed,
         order by 1) as functions,
     array(select gc._fingerprint(c) from gc.collections as c order by c.name) as fingerprints;
 select is((select keys[1][1] from plain),
-    '("2026-02-01 12:00:00+00","1 day 02:00:00","\\x01ff",0.1)',
+    E'("2026-02-01 12:00:00+00","1 day 02:00:00","\\\\x01ff",0.1)',
     'a key is printed as PostgreSQL does');
 set local intervalstyle = 'iso_8601';
 set local datestyle = 'German, DMY';
@@ -630,13 +624,13 @@ select is(pg_temp.handed_out(), array(select keys[1][2] from plain),
     'the session''s settings do not matter to a claim and a confirmation');
 select is((select array_agg(distinct array[key, url]) from gc.deletion_log
     where collection = 'moment'), (select keys from plain), 'nor to the log');
-insert into app.raw values ('\x01ff'), ('\x02');
-select ok(gc.keep_alive('raw', '\x01ff'), 'keep_alive finds a row');
-insert into app.moment values ('2026-02-01 12:00+00', '1 day 2 hours', '\x01ff', 0.1);
+insert into app.raw values (E'\\x01ff'), (E'\\x02');
+select ok(gc.keep_alive('raw', E'\\x01ff'), 'keep_alive finds a row');
+insert into app.moment values ('2026-02-01 12:00+00', '1 day 2 hours', E'\\x01ff', 0.1);
 select ok(gc.keep_alive('moment', (select keys[1][1] from plain)),
     'keep_alive finds a row of several columns');
 select is(pg_temp.review('raw'), 1, 'a review takes the rows that are not held');
-select results_eq('select id from app.raw', array['\x01ff'::bytea],
+select results_eq('select id from app.raw', array[E'\\x01ff'::bytea],
     'keep_alive holds a row whatever the session has set');
 select is((select count(*) from app.moment), 1::bigint,
     'keep_alive holds a row of several columns whatever the session has set');
@@ -673,7 +667,7 @@ exception
 end;
 $$;
 select is(pg_temp.refusal(r.role, c.command),
-    array['42501', format('set role %I;', pg_get_userbyid(n.nspowner))],
+    array['42501', format('set role %s;', pg_get_userbyid(n.nspowner))],
     format('%s may not: %s', r.role, c.command))
 from pg_namespace as n
 cross join (values ('attack_mallory'::name), ('attack_admin')) as r(role)

@@ -17,7 +17,7 @@ declare
 begin
     for queue in
         select q.oid::regclass from pg_class as q
-        where q.relnamespace = 'gc'::regnamespace and q.relname like '%\_review\_queue'
+        where q.relnamespace = 'gc'::regnamespace and q.relname like E'%\\_review\\_queue'
             and q.relkind = 'r'
     loop
         execute format('update %s set review_after = now() where review_after > now()', queue);
