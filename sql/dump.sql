@@ -12,7 +12,5 @@ select pg_extension_config_dump('gc.deletion_log_id_seq', '');
 select pg_extension_config_dump('gc.totals', '');
 select pg_extension_config_dump('gc.holds', '');
 select pg_extension_config_dump('gc.holds_id_seq', '');
-select pg_extension_config_dump('gc.unread_rows', '');
-select pg_extension_config_dump('gc.unread_rows_id_seq', '');
 select pg_extension_config_dump('gc.tombstones', '');
 select pg_extension_config_dump('gc.tombstones_id_seq', '');

@@ -240,9 +240,13 @@ begin
     perform gc._set_aside(queue || c.links);
     delete from gc.scan_requests as r where r.collection = c.name;
     delete from gc.holds as h where h.collection = c.name;
-    delete from gc.unread_rows as u where u.collection = c.name;
-    delete from gc.tombstones as t where t.collection = c.name;
-    get diagnostics waiting = row_count;
+    with unread as (
+        delete from gc.unread_rows as u where u.collection = c.name returning u.id
+    ),
+    left_behind as (
+        delete from gc.tombstones as t where t.collection = c.name returning t.id
+    )
+    select (select count(*) from unread) + (select count(*) from left_behind) into waiting;
     delete from gc.collections as o where o.name = c.name;
     if waiting > 0 then
         raise warning '% objects of "%" stay in the store', waiting, c.name

@@ -74,6 +74,19 @@ def test_set_delay_says_how_many_queued_reviews_keep_their_time(app: Database) -
             ("NOTICE", '3 reviews that "file_insert" has queued already keep their time', "")]
 
 
+def test_untrack_says_how_many_objects_stay_and_counts_what_was_kept_whole(app: Database) -> None:
+    with app.connect() as conn:
+        execute(conn, """
+            insert into app.file values (1), (2), (3);
+            delete from app.file where id = 1;
+            alter table app.file alter column bytes type integer;
+            delete from app.file where id = 2""")
+        assert value(conn, "select count(*) from gc.unread_rows") == 1
+        assert [message for _, message, _ in said(conn, "select gc.untrack('file')")] == [
+            '2 objects of "file" stay in the store']
+        assert value(conn, "select count(*) from gc.unread_rows") == 0
+
+
 def test_neither_owned_nor_untrack_waits_for_who_reads_or_refers(app: Database) -> None:
     with app.connect() as conn, app.connect(autocommit=False) as other:
         execute(conn, "set lock_timeout = '1s'; insert into app.file values (1)")

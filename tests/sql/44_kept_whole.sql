@@ -2,7 +2,7 @@
 -- or because an expression raises, is written down as it is, and the next review works it out.
 begin;
 set local client_min_messages = error;
-select plan(65);
+select plan(71);
 
 create schema app;
 update gc.settings set jitter = '0';
@@ -154,6 +154,55 @@ update gc.unread_rows
 set content = content || jsonb_build_object('address', content -> 'place'), due_at = now();
 select pg_temp.review();
 select results_eq('select pg_temp.tombstones()', pg_temp.paths(1), 'and can be helped');
+
+-- The old name again; a column in the place of another of that name; two that exchange theirs.
+select pg_temp.again();
+alter table app.file rename column path to place;
+delete from app.file where id = 1;
+alter table app.file rename column place to path;
+select pg_temp.review();
+select results_eq('select pg_temp.tombstones()', pg_temp.paths(1),
+    'so is one that has its name back');
+select pg_temp.again();
+alter table app.file alter column bytes type varchar(9);
+delete from app.file where id = 1;
+alter table app.file drop column path, add column path text default 's3://bucket/new';
+select pg_temp.review();
+select results_eq('select pg_temp.tombstones()', pg_temp.paths(1),
+    'where a column was dropped and added again, the row has its own value');
+select pg_temp.again();
+alter table app.file rename column path to place;
+delete from app.file where id = 1;
+alter table app.file rename column bytes to path;
+alter table app.file rename column place to bytes;
+select count(*) from gc.track('app.file', url => 'bytes', condition => 'false') \g /dev/null
+select pg_temp.review();
+select is_empty('select pg_temp.tombstones()',
+    'where two columns have exchanged their names, no other object takes the place of its own');
+select is(pg_temp.unread(), 1::bigint, 'and the row is not forgotten');
+
+-- The key makes the url, and columns have the names of those in which rows are kept.
+create table app.own (
+    id integer, content text, left_at text, due_at text, columns text, u text,
+    primary key (id, content)
+);
+select count(*) from gc.track('app.own', condition => 'false', label => 'due_at || columns || u',
+    url => $$'s3://own/' || id || '/' || content$$, generation => 'left_at') \g /dev/null
+insert into app.own
+select i, 'c', 'g', 'a', 'b', 'c' from generate_series(1, 3) as i;
+select pg_temp.review();
+delete from gc.tombstones;
+alter table app.own alter column due_at type varchar(200);
+delete from app.own where id < 3;
+update app.own set columns = 'd';
+select pg_temp.review();
+select results_eq('select key, url, generation, label from gc.tombstones order by key', $$values
+    ('(1,c)', 's3://own/1/c', 'g', 'abc'), ('(2,c)', 's3://own/2/c', 'g', 'abc'),
+    ('(3,c)', 's3://own/3/c', 'g', 'abc')$$,
+    'rows are worked out, whatever their columns are called');
+select set_eq($$select key from gc.claim('worker')$$, array['(1,c)', '(2,c)'],
+    'and are handed out, but for one that is still there');
+select gc.untrack('own');
 
 select pg_temp.again();
 alter table app.file rename to document;
