@@ -390,8 +390,7 @@ comment on function gc._column_numbers(oid) is 'The columns of a table with thei
 
 
 -- A column that was renamed since has its number still. Where a name has another number than it
--- had, numbers tell nothing: a column was dropped and added again, and the name is enough; or two
--- have exchanged their names, or it is a restored dump, and nothing is.
+-- had, in a restored dump perhaps, numbers tell nothing, and names do if they are all there still.
 create function gc._content_now(u gc.unread_rows)
     returns jsonb
     language sql
@@ -401,7 +400,7 @@ as $$
     select case when bool_and(coalesce(o.attnum = n.number, true))
             then jsonb_object_agg(
                 coalesce(a.attname, e.key), e.value order by a.attname is null desc)
-        when bool_or(o.attnum <> n.number and a.attname is not null) then '{}'
+        when bool_or(o.attname is null and a.attname is not null) then '{}'
         else u.content end
     from jsonb_each(u.content) as e
     cross join lateral (select (u.columns ->> e.key)::smallint) as n(number)
