@@ -422,6 +422,7 @@ create function gc._address(
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set timezone_abbreviations = 'Default'
 as $$
 begin
     execute format(
