@@ -111,9 +111,9 @@ comment on function gc._text_of(name[], text) is
     'The expression for a key as text: the value, or a row where there are several columns.';
 
 
--- What EST means is a setting as well. PostgreSQL reads a file each time it is set, which takes longer
--- than a small trigger does: so it is no entry point's, but stands where an expression is read or
--- may turn a text into a time.
+-- What EST means is a setting as well. PostgreSQL reads a file each time it is set, which takes
+-- longer than a small trigger does: so it is no entry point's, but stands where an expression is
+-- read or may turn a text into a time.
 create function gc._zone_settings()
     returns text
     language sql
@@ -134,9 +134,9 @@ create function gc._may_read_times(c gc._shape)
 as $$
     select exists (
         select from unnest(array[c.url, c.size, c.label, c.generation]) as e(written)
-        where regexp_replace(e.written, $re$'([^']|'')*'(::[a-z ]+)?|::(text|character varying)\M$re$
-            || $re$|::(smallint|integer|bigint|numeric|boolean|uuid|bytea)\M$re$, '', 'g')
-            ~ '::|to_timestamp'
+        where regexp_replace(e.written, $re$'([^']|'')*'(::[a-z ]+)?$re$
+            || $re$|::(text|character varying|smallint|integer|bigint|numeric)\M$re$
+            || $re$|::(boolean|uuid|bytea)\M$re$, '', 'g') ~ '::|to_timestamp'
     )
 $$;
 
