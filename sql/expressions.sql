@@ -45,6 +45,7 @@ create function gc._parse_expression(target regclass, what text, expression text
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set timezone_abbreviations = 'Default'
 as $$
 declare
     source text := format('from %s as %I', target, gc._alias(target));

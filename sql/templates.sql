@@ -111,6 +111,39 @@ comment on function gc._text_of(name[], text) is
     'The expression for a key as text: the value, or a row where there are several columns.';
 
 
+-- What EST means is a setting as well. PostgreSQL reads a file each time it is set, which takes
+-- longer than a small trigger does: so it is no entry point's, but stands where an expression is
+-- read or may turn a text into a time.
+create function gc._zone_settings()
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select 'set timezone_abbreviations = ''Default'''::text $$;
+
+comment on function gc._zone_settings() is
+    'The setting under which names of time zones mean the same.';
+
+
+-- A cast of a literal was done when it was written down.
+create function gc._may_read_times(c gc._shape)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from unnest(array[c.url, c.size, c.label, c.generation]) as e(written)
+        where regexp_replace(e.written, $re$'([^']|'')*'(::[a-z ]+)?$re$
+            || $re$|::(text|character varying|smallint|integer|bigint|numeric)\M$re$
+            || $re$|::(boolean|uuid|bytea)\M$re$, '', 'g') ~ '::|to_timestamp'
+    )
+$$;
+
+comment on function gc._may_read_times(gc._shape) is
+    'Whether an expression about an object may read a time from a text.';
+
+
 -- How values are printed must not depend on who happens to delete a row.
 create function gc._print_settings(c gc._shape)
     returns text
@@ -118,8 +151,9 @@ create function gc._print_settings(c gc._shape)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case when not c.is_plain then gc._pinned_sql()
-        else coalesce(string_agg(distinct s.line, E'\n' order by s.line), '') end
+    select concat_ws(E'\n', case when not c.is_plain then gc._pinned_sql()
+            else string_agg(distinct s.line, E'\n' order by s.line) end,
+        case when gc._may_read_times(c) then gc._zone_settings() end)
     from pg_attribute as a
     join pg_type as t on t.oid = a.atttypid
     join (values

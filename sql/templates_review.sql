@@ -659,7 +659,7 @@ as $$
         end),
         'delete', gc._delete_all_sql(c),
         'put_off', gc._put_off_sql(c),
-        'pinned', gc._pinned_sql())
+        'pinned', concat_ws(E'\n', gc._pinned_sql(), gc._zone_settings()))
 $$;
 
 comment on function gc._review_words(gc._shape) is

@@ -470,6 +470,7 @@ create function gc._address(
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set timezone_abbreviations = 'Default'
 as $$
 -- @plpgsql_check_options: security_warnings = off
 begin
