@@ -633,7 +633,9 @@ as $$
         'function_name', gc._inline(quote_literal(gc._object_name(c.name, '_review'))),
         'decide', gc._decide_sql(c),
         'owned', gc._owned_sql(c),
-        'variables', concat_ws(E'\n', 'event text;', 'freed bigint;', case
+        'variables', concat_ws(E'\n',
+            E'taken tid[];\nfound tid[];\nlocked tid[];\ngarbage tid[];\nsuperseded tid[];',
+            E'step integer;\nevent text;\nfreed bigint;', case
             when gc._owns_sql(c) is not null
                 then E'waiting tid[];\nemptied tid[];\nowned integer;\nfits boolean;'
         end),
@@ -672,12 +674,6 @@ declare
     wanted integer := batch;
     given tid[] := entries;
     room integer := most;
-    taken tid[];
-    locked tid[];
-    garbage tid[];
-    superseded tid[];
-    found tid[];
-    step integer;
     {variables}
 begin
     perform gc._require_read_committed({function_name});
