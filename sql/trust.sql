@@ -313,15 +313,14 @@ create function gc._require_own(name text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    c gc.collections;
     what text;
     owner name;
 begin
-    select o.* into c from gc.collections as o where o.name = _require_own.name;
     select w.what, pg_get_userbyid(w.owner) into what, owner
-    from gc._strangers(c.target, c.links || gc._object_name(name, '_review_queue'),
-        c.functions) as w
-    where w.owner not in (select gc._trusted(c.target))
+    from gc.collections as c
+    cross join lateral gc._strangers(c.target,
+        c.links || gc._object_name(c.name, '_review_queue'), c.functions) as w
+    where c.name = _require_own.name and w.owner not in (select gc._trusted(c.target))
     limit 1;
     if found then
         raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
