@@ -250,13 +250,13 @@ def without_fingerprints(described: list[tuple[Any, ...]]) -> list[tuple[Any, ..
 
 
 def contents(conn: Connection, *schemas: str) -> dict[str, list[str]]:
-    """Every row of every table of the schemas, and the state of every sequence."""
+    """Every row of every logged table of the schemas, and the state of every sequence."""
     tables = rows(
         conn,
         """
         select format('%%I.%%I', n.nspname, c.relname), c.relkind
         from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-        where n.nspname = any (%s) and c.relkind in ('r', 'S')
+        where n.nspname = any (%s) and c.relkind in ('r', 'S') and c.relpersistence = 'p'
         """,
         list(schemas),
     )
