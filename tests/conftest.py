@@ -250,7 +250,7 @@ def without_fingerprints(described: list[tuple[Any, ...]]) -> list[tuple[Any, ..
 
 
 def contents(conn: Connection, *schemas: str) -> dict[str, list[str]]:
-    """Every row of every table of the schemas that is logged, and the state of every sequence."""
+    """Every row of every logged table of the schemas, and the state of every sequence."""
     tables = rows(
         conn,
         """

@@ -87,8 +87,11 @@ def fill(conn: Connection) -> None:
     assert rows(conn, "select failed from gc.review() where collection = 'file'") == [(1,)]
     assert value(conn, "select gc.scan('Big Album', 1)") == 1
     execute(conn, "insert into gc.unused_tables values ('a_queue')")
-    execute(conn, "insert into gc.unread_rows (collection, content, due_at) "
-                  "values ('file', '{}', 'infinity')")
+    # A row that was kept whole, and is tried again much later.
+    execute(conn, """
+        insert into gc.unread_rows (collection, content, relation, columns, due_at)
+        values ('file', '{"id": 99}', 'app.file'::regclass, '{"id": 1}', 'infinity')
+    """)
 
     # An object of two images, whose tombstone was seen by a server with many more transactions.
     execute(conn, """
