@@ -2,6 +2,8 @@
 -- or because an expression raises, is written down as it is, and the next review works it out.
 begin;
 set local client_min_messages = error;
+set local standard_conforming_strings = on;
+set local quote_all_identifiers = off;
 select plan(71);
 
 create schema app;

@@ -2,6 +2,8 @@
 -- application; but never where somebody who is not trusted can put something.
 begin;
 set local client_min_messages = error;
+set local standard_conforming_strings = on;
+set local quote_all_identifiers = off;
 select plan(17);
 
 create role path_app;
