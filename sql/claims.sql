@@ -557,7 +557,7 @@ create function gc._without_url(ids bigint[])
 as $$
 begin
     if not exists (select from gc.collections as c where c.url is null) then
-        return '{}';
+        return array[]::bigint[];
     end if;
     return array(
         select t.id from gc.tombstones as t

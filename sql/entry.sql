@@ -78,5 +78,9 @@ begin
 end;
 $$;
 
-select count(set_config(f.key, f.value, true))
-from jsonb_each_text(current_setting('blobgc.found')::jsonb) as f;
+do $$
+begin
+    perform set_config(f.key, f.value, true)
+    from jsonb_each_text(current_setting('blobgc.found')::jsonb) as f;
+end;
+$$;

@@ -54,9 +54,14 @@ comment on function gc._pinned_sql() is 'The same as clauses of a function that 
 -- The installation has them as well, and at its end, in sql/entry.sql, the session's own again:
 -- SET LOCAL lasts longer than CREATE EXTENSION. Its text, however, is read before anything of it is
 -- done: outside of functions, a text with a backslash has to be written with an E.
-select set_config('blobgc.found', jsonb_object_agg(p.name, current_setting(p.name))::text, true)
-from gc._pinned() as p;
-select count(set_config(p.name, p.value, true)) from gc._pinned() as p;
+do $$
+begin
+    perform set_config('blobgc.found',
+        (select jsonb_object_agg(p.name, current_setting(p.name)) from gc._pinned() as p)::text,
+        true);
+    perform set_config(p.name, p.value, true) from gc._pinned() as p;
+end;
+$$;
 
 
 create function gc.version()

@@ -574,7 +574,7 @@ loop
     perform set_config('blobgc.reviewing', {name}, true);
     insert into gc.reviewing values (pg_current_xact_id(), {name}, this.event);
     with gone as (
-        delete from {target} as t
+        delete from {only_target} as t
         using {queue} as q
         where q.ctid = any (this.garbage) and q.event = this.event and {t_is_q}
         returning t.*
@@ -591,7 +591,8 @@ if deleted < cardinality(this.garbage) then
 end if;
 touched := touched + deleted;
 delete from {queue} as q where q.ctid = any (this.garbage);$template$,
-        c.words || jsonb_build_object('logged', gc._logged_sql(c)))
+        c.words || jsonb_build_object(
+            'logged', gc._logged_sql(c), 'only_target', gc._only(c.target)))
 $$;
 
 comment on function gc._delete_sql(gc._shape) is 'The part of a review that deletes.';

@@ -129,7 +129,8 @@ create function gc._slot(kind text, thing text)
     language sql
     immutable
     parallel safe
-    return hashtext(kind || ' ' || thing) & 4095;
+    set search_path = pg_catalog, pg_temp
+as $$ select hashtext(kind || ' ' || thing) & 4095 $$;
 
 comment on function gc._slot(text, text) is 'The slot of a key or a url.';
 

@@ -239,7 +239,7 @@ MUTATIONS = [
     ),
     Mutation(
         "confirm does not ask whether the lease is over",
-        old="and t.worker = confirm.worker and t.due_at > moment\n        returning",
+        old="and t.worker = confirm.worker and t.due_at > clock_timestamp()\n        returning",
         new="and t.worker = confirm.worker\n        returning",
         times=1,
         check=a_confirm_after_the_lease,
@@ -248,8 +248,8 @@ MUTATIONS = [
     ),
     Mutation(
         "confirm does not ask whose lease it is",
-        old="and t.worker = confirm.worker and t.due_at > moment\n        returning",
-        new="and t.due_at > moment\n        returning",
+        old="and t.worker = confirm.worker and t.due_at > clock_timestamp()\n        returning",
+        new="and t.due_at > clock_timestamp()\n        returning",
         times=1,
         check=a_confirm_after_another_worker_took_over,
         right=(0, ["other"], []),
