@@ -231,6 +231,7 @@ declare
 begin
     perform gc._require_owner();
     perform gc._lock('track');
+    perform gc._drop_unattached();
     if exists (select from pg_class as t where t.oid = c.target) then
         execute format('lock table %s in share mode', c.target);
     end if;

@@ -73,6 +73,23 @@ comment on function gc._drop_triggers_of(regclass) is
     'Drops the triggers of one table that do nothing any more, if it can be locked.';
 
 
+-- Of tables that are gone, for example. No table is locked for that.
+create function gc._drop_unattached()
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._drop_function(f) from gc._unused_functions() as f
+    where not exists (select from pg_trigger as t where t.tgfoid = f);
+end;
+$$;
+
+comment on function gc._drop_unattached() is
+    'Drops functions that are out of use and that no trigger has any more.';
+
+
 -- The lock: nobody is just about to use one of the tables again.
 create function gc._drop_unused_rest()
     returns void
@@ -83,8 +100,7 @@ as $$
 declare
     unused name;
 begin
-    perform gc._drop_function(f) from gc._unused_functions() as f
-    where not exists (select from pg_trigger as t where t.tgfoid = f);
+    perform gc._drop_unattached();
     if exists (select from gc._unused_functions()) then
         return;
     end if;
