@@ -6,37 +6,109 @@ EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSIO
 PG_CONFIG  ?= pg_config
 PGXS       := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
-# The table of contents, in the order of installation.
-SQL = \
+# The table of contents, in the order of installation and of reading.
+
+# What a collection is.
+DEFINING = \
 	sql/schema.sql \
 	sql/settings.sql \
+	sql/delays.sql \
 	sql/catalog.sql \
+	sql/collections.sql \
+	sql/events.sql \
+	sql/references.sql \
+	sql/lost_keepers.sql \
+	sql/declared.sql \
 	sql/trust.sql \
 	sql/expressions.sql \
-	sql/collections.sql \
-	sql/keepers.sql \
-	sql/definition.sql \
-	sql/log.sql \
-	sql/holds.sql \
-	sql/tombstones.sql \
-	sql/uploads.sql \
-	sql/claims.sql \
+	sql/sharing.sql \
+	sql/definition.sql
+
+# How its code is made.
+MAKING = \
+	sql/rendering.sql \
 	sql/shape.sql \
-	sql/templates.sql \
+	sql/triggers.sql \
+	sql/generating.sql \
+	sql/suspects.sql \
+	sql/tracking.sql \
+	sql/first_run.sql \
+	sql/leftovers.sql
+
+# The life of a row: queued, looked at, deleted, handed over, confirmed.
+LIVING = \
+	sql/queues.sql \
+	sql/scanning.sql \
+	sql/keeping.sql \
+	sql/waking.sql \
 	sql/links.sql \
-	sql/templates_review.sql \
-	sql/generate.sql \
-	sql/track.sql \
-	sql/unused.sql \
-	sql/review.sql \
+	sql/mentions.sql \
+	sql/looking.sql \
+	sql/owning.sql \
+	sql/deleting.sql \
+	sql/reviewing.sql \
+	sql/tombstones.sql \
+	sql/kept_whole.sql \
+	sql/still_used.sql \
+	sql/claims.sql \
+	sql/finalizers.sql \
+	sql/confirming.sql \
+	sql/log.sql \
+	sql/receipts.sql
+
+# What comes back: a row in use, an object written or a row inserted again, an undo.
+RETURNING = \
+	sql/holds.sql \
+	sql/uploads.sql \
+	sql/gate.sql \
+	sql/inserting.sql \
+	sql/trash.sql \
+	sql/restoring.sql \
+	sql/orphaning.sql
+
+# What stops it: a person, for a while or for one row, or the brake.
+STOPPING = \
+	sql/operations.sql \
+	sql/pauses.sql \
+	sql/pins.sql \
+	sql/brakes.sql
+
+# What people see, and who may do what.
+SERVING = \
+	sql/runners.sql \
 	sql/status.sql \
 	sql/metrics.sql \
+	sql/facts.sql \
+	sql/explain.sql \
+	sql/preview.sql \
+	sql/frees.sql \
+	sql/checking.sql \
 	sql/registry.sql \
 	sql/rights.sql \
-	sql/entry.sql
+	sql/entry_points.sql
+
+SQL = $(DEFINING) $(MAKING) $(LIVING) $(RETURNING) $(STOPPING) $(SERVING)
+
+# The registry preset, in the order in which gc.create_registry runs it.
+PRESET = \
+	presets/registry/conventions.sql \
+	presets/registry/digests.sql \
+	presets/registry/tables.sql \
+	presets/registry/repositories.sql \
+	presets/registry/blobs.sql \
+	presets/registry/uploads.sql \
+	presets/registry/payloads.sql \
+	presets/registry/referrers.sql \
+	presets/registry/tags.sql \
+	presets/registry/manifests.sql \
+	presets/registry/images.sql \
+	presets/registry/usage.sql \
+	presets/registry/settings.sql \
+	presets/registry/tracking.sql
 
 # What stands in the text of the files for something else.
-FILLED = sed -e 's/@VERSION@/$(EXTVERSION)/g' -e '/^@REGISTRY@$$/{r presets/registry.sql' -e 'd;}'
+FILLED = sed -e 's/@VERSION@/$(EXTVERSION)/g' \
+	-e '/^@REGISTRY@$$/{' $(foreach file,$(PRESET),-e 'r $(file)') -e 'd;}'
 
 SCRIPT     = build/$(EXTENSION)--$(EXTVERSION).sql
 PLAIN      = build/$(EXTENSION)-plain.sql
@@ -45,14 +117,14 @@ EXTRA_CLEAN = build
 
 all: $(SCRIPT)
 
-$(SCRIPT): $(SQL) presets/registry.sql sql/dump.sql Makefile $(EXTENSION).control
+$(SCRIPT): $(SQL) $(PRESET) sql/dump.sql Makefile $(EXTENSION).control
 	@mkdir -p build
 	@{ printf '%s\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit'; \
 	  cat $(SQL) sql/dump.sql; } | $(FILLED) > $@.tmp
 	@mv $@.tmp $@
 	@echo built $@
 
-$(PLAIN): $(SQL) presets/registry.sql Makefile $(EXTENSION).control
+$(PLAIN): $(SQL) $(PRESET) Makefile $(EXTENSION).control
 	@mkdir -p build
 	@{ printf '%s\n' '\set ON_ERROR_STOP on' 'begin;' 'set local check_function_bodies = off;'; \
 	  cat $(SQL); echo 'commit;'; } \
@@ -69,6 +141,11 @@ demo:
 
 demo-stop:
 	@demo/server stop
+
+# The Python package, with the SQL in it, in dist/.
+wheel:
+	tests/setup
+	.venv/bin/python -m build --no-isolation
 
 # From the comments in a database, because that is what a user can ask as well.
 reference: $(PLAIN)
@@ -98,6 +175,7 @@ help:
 	@echo 'make install    copy it to where PG_CONFIG says (DESTDIR is honoured)'
 	@echo 'make uninstall  remove it from there'
 	@echo 'make plain      build $(PLAIN), for psql, where no file can be copied'
+	@echo 'make wheel      build the Python package in dist/'
 	@echo 'make reference  write docs/reference.md from the comments in the database'
 	@echo 'make demo       collect a registry that is being pushed to, and prove what is left'
 	@echo 'make demo-stop  stop the server of the demo and remove its files'
@@ -106,7 +184,7 @@ help:
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain demo demo-stop reference test bench lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference test bench lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)

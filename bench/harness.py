@@ -18,6 +18,7 @@ import psycopg
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "bench"
+PEERS = ROOT / "bench" / "peers"
 
 Connection = psycopg.Connection[tuple[object, ...]]
 Benchmark = Callable[["Scale"], Iterator["Comparison"]]

@@ -73,7 +73,7 @@ def digests(images: list[Image]) -> set[str]:
 # Filling a registry -------------------------------------------------------------------------------
 
 COLLECT_AT_ONCE = """
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0', brake_share = 1;
 insert into gc.review_after_defaults
 values ('manifest_delete', '0'), ('layer_delete', '0'), ('tag_delete', '0');
 """

@@ -8,23 +8,30 @@ they found. With --quick, smaller data and fewer rounds; nothing but the termina
 import argparse
 import time
 
-import contention
-import deletes
-import finding
-import latency
-import memory
-import offline
-import pushes
-import queues
-import reviews
-import scale
-import skew
+from cases import (
+    contention,
+    declared,
+    deletes,
+    finding,
+    inserts,
+    latency,
+    memory,
+    offline,
+    pushes,
+    queues,
+    reviews,
+    scale,
+    skew,
+    suspects,
+    undo,
+)
 from harness import Benchmark, Scale, load, save
 from report import write_report
 
 BENCHMARKS: dict[str, Benchmark] = {
     "pushes": pushes.one_by_one,
     "bulk": pushes.in_bulk,
+    "inserts": inserts.inserts,
     "contention": contention.deletes,
     "reviews": reviews.on_loopback,
     "network": reviews.over_a_network,
@@ -34,8 +41,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "offline": offline.collection,
     "latency": latency.of_pushes,
     "deletes": deletes.deletes,
+    "declared": declared.references,
     "queues": queues.health,
     "memory": memory.of_the_runner,
+    "suspects": suspects.in_a_large_schema,
+    "undo": undo.reviews,
+    "restores": undo.restores,
 }
 
 # The daily subset does without.

@@ -1,13 +1,63 @@
-"""Registries of any size, filled in minutes, and reviewed until nothing is due.
+"""Registries to measure: empty, of any size, or the same one for each way to follow it."""
 
-Image m of a registry has nine layers, the blobs 10 m - 9 to 10 m - 1, and blob 10 m for its
-configuration. It is in repository m mod 1000, which is the only one of its namespace. So every
-blob is used once, unless it was to be unused.
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from harness import PEERS, Connection, connect, drop_database, execute, new_database
+
+DUE_AT_ONCE = """
+update gc.settings set jitter = '0', undo = '0';
+insert into gc.review_after_defaults
+values ('layer_delete', '0'), ('manifest_delete', '0'), ('manifest_upload', '0'),
+    ('blob_upload', '0');
 """
 
-from concurrent.futures import ThreadPoolExecutor
 
-from harness import Connection, connect, execute, new_database
+def create_registry(name: str, partitions: int = 0) -> str:
+    """A database with an empty registry."""
+    with connect(new_database(name)) as db:
+        db.execute("create extension blobgc")
+        db.execute("update gc.settings set undo = '0', brake_share = 1")
+        db.execute("select gc.create_registry(store => 's3://bucket', partitions => %s)",
+                   (partitions,))
+    return name
+
+
+@contextmanager
+def copy_of(template: str) -> Iterator[str]:
+    """A database that is as the template was, for one measurement."""
+    name = new_database("bench_copy", template)
+    try:
+        yield name
+    finally:
+        drop_database(name)
+
+
+def count(database: str, query: str) -> int:
+    """How many rows a query finds."""
+    with connect(database) as db:
+        row = db.execute(f"select count(*) from {query}".encode()).fetchone()
+    assert row is not None and isinstance(row[0], int)
+    return row[0]
+
+
+def review_all(db: Connection) -> tuple[int, int]:
+    """Review until nothing is due: how many rows were reviewed, and how many of them deleted."""
+    reviewed = deleted = 0
+    while row := db.execute("select sum(reviewed)::integer, sum(deleted)::integer "
+                            "from gc.review(1000) having sum(reviewed) > 0").fetchone():
+        assert isinstance(row[0], int) and isinstance(row[1], int)
+        reviewed += row[0]
+        deleted += row[1]
+    return reviewed, deleted
+
+
+# A registry of any size, filled in minutes --------------------------------------------------------
+#
+# Image m has nine layers, the blobs 10 m - 9 to 10 m - 1, and blob 10 m for its configuration. It
+# is in repository m mod 1000, which is the only one of its namespace. So every blob is used once,
+# unless it was to be unused.
 
 PREPARE = """
 create schema bench;
@@ -78,24 +128,11 @@ LINKS = {
 }
 
 
-def create_registry(name: str, partitions: int = 0) -> str:
-    """A database with an empty registry, where everything is due at once."""
-    new_database(name)
-    with connect(name) as db:
-        db.execute("create extension blobgc")
-        db.execute("select gc.create_registry(store => 's3://bucket', partitions => %s)",
-                   (partitions,))
-        db.execute("update gc.settings set jitter = '0'")
-        db.execute("insert into gc.review_after_defaults values ('layer_delete', '0'), "
-                   "('manifest_delete', '0'), ('manifest_upload', '0'), ('blob_upload', '0')")
-    return name
-
-
 def fill_registry(name: str, blobs: int, partitions: int = 0, unused: int = 0) -> str:
     """A database with a registry of so many blobs, vacuumed; nothing is queued."""
-    create_registry(name, partitions)
     filling = FILLING | (LINKS if partitions else {})
-    with connect(name) as db:
+    with connect(create_registry(name, partitions)) as db:
+        execute(db, DUE_AT_ONCE)
         execute(db, PREPARE.format(blobs=blobs, unused=unused))
         for table in filling:
             db.execute(WITHOUT_INDEXES, (table,))
@@ -118,12 +155,60 @@ def fill(database: str, table: str, statement: str) -> None:
         db.execute("checkpoint")
 
 
-def review_all(db: Connection) -> tuple[int, int]:
-    """Review until nothing is due: how many rows were reviewed, and how many of them deleted."""
-    reviewed = deleted = 0
-    while row := db.execute("select sum(reviewed)::integer, sum(deleted)::integer "
-                            "from gc.review(1000) having sum(reviewed) > 0").fetchone():
-        assert isinstance(row[0], int) and isinstance(row[1], int)
-        reviewed += row[0]
-        deleted += row[1]
-    return reviewed, deleted
+# One registry three times -------------------------------------------------------------------------
+#
+# Followed by blobgc, by a peer with upsert queues, and by nobody. All three have the tables of
+# gc.create_registry, without partitions, and the same rows. Where nobody follows and where the peer
+# does, blobgc is out of the tables again, and so is the one index that only blobgc needs.
+
+BLOBGC, PEER, NOBODY = TRACKERS = "blobgc", "peer", "nobody"
+
+# 1 to 100, in as many namespaces; ids are given, so that a script can name them.
+REPOSITORIES = """
+insert into registry.namespaces (id, name) overriding system value
+select n, 'ns' || n from generate_series(1, 100) as n;
+insert into registry.repositories (namespace_id, id, path) overriding system value
+select n, n, 'ns' || n || '/app' from generate_series(1, 100) as n;
+create function digest(name text) returns bytea immutable
+    return '\\x01'::bytea || sha256(name::bytea);
+"""
+
+UNTRACK = """
+select gc.untrack(name) from gc.collections;
+alter table registry.blobs drop constraint blobs_url_own;
+"""
+
+LINK = """
+insert into peer.configuration_links (digest, namespace_id, repository_id, manifest_id)
+select configuration_blob_digest, namespace_id, repository_id, id from registry.manifests
+where configuration_blob_digest is not null;
+insert into peer.layer_links (digest, namespace_id, repository_id, manifest_id, position)
+select digest, namespace_id, repository_id, manifest_id, position from registry.layers;
+"""
+
+
+@contextmanager
+def registries(fill: str) -> Iterator[dict[str, str]]:
+    """A database for each tracker, to be copied; what fill inserts, nobody was told of."""
+    base, names = "bench_registry", {tracker: f"bench_{tracker}" for tracker in TRACKERS}
+    try:
+        with connect(create_registry(base)) as db:
+            execute(db, REPOSITORIES)
+            execute(db, f"set session_replication_role = replica; {fill}")
+        for tracker, name in names.items():
+            with connect(new_database(name, base)) as db:
+                hand_over(db, tracker)
+        yield names
+    finally:
+        for name in (base, *names.values()):
+            drop_database(name)
+
+
+def hand_over(db: Connection, tracker: str) -> None:
+    """Who follows from now on. The peer's links are there as if it always had."""
+    if tracker != BLOBGC:
+        execute(db, UNTRACK)
+    if tracker == PEER:
+        execute(db, (PEERS / "upsert_queues.sql").read_text())
+        execute(db, LINK)
+    execute(db, "vacuum analyze")

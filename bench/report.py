@@ -1,15 +1,13 @@
 """bench/RESULTS.md and its picture, made of what the benchmarks found and of bench/remarks.md."""
 
 import inspect
-import math
 import os
 import platform
 import re
-from collections.abc import Callable
-from html import escape
 from pathlib import Path
 
 from harness import Benchmark, Comparison, connect, show
+from picture import picture
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,7 +28,8 @@ tracking or collecting costs, "at least" is for how much faster it is than somet
 def write_report(found: Found) -> None:
     """The table, the picture, and then each benchmark with what it compared."""
     remarks = read_remarks()
-    lines = [OPENING, f"Measured on {machine()}.\n\n", "![The same as a picture](results.svg)\n\n"]
+    lines = [OPENING, f"Measured on {machine()}.\n\n"]
+    lines += ["![Ten of the answers, as a picture](results.svg)\n\n"]
     lines += ["| what | against | aim | measured | |\n", "|---|---|---|---|---|\n"]
     lines += [table_row(name, c) for name, (_, rows) in found.items() for c in rows]
     for name, (benchmark, rows) in found.items():
@@ -41,7 +40,7 @@ def write_report(found: Found) -> None:
         if name in remarks:
             lines += ["\n", remarks[name]]
     (HERE / "RESULTS.md").write_text("".join(lines))
-    (HERE / "results.svg").write_text(picture([c for _, rows in found.values() for c in rows]))
+    (HERE / "results.svg").write_text(picture({name: rows for name, (_, rows) in found.items()}))
 
 
 def read_remarks() -> dict[str, str]:
@@ -75,43 +74,3 @@ def figures(c: Comparison) -> str:
 def table_row(name: str, c: Comparison) -> str:
     cells = f"[{c.what}](#{name})", c.against, c.aim or "–", spread(c), verdict(c)
     return f"| {' | '.join(cells)} |\n"
-
-
-def picture(comparisons: list[Comparison]) -> str:
-    """Ratios on a logarithmic axis: the spread as a line, the median as a dot, the aim as a bar."""
-    rows = [c for c in comparisons if c.ratios]
-    low = math.floor(min((math.log10(min(c.ratios)) for c in rows), default=0))
-    high = math.ceil(max((math.log10(max(c.ratios)) for c in rows), default=1))
-    left, right, top, step = 560, 1040, 40, 24
-    height = top + step * len(rows) + 20
-
-    def x(ratio: float) -> float:
-        return left + (right - left) * (math.log10(ratio) - low) / (high - low)
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="1120" height="{height}" '
-             f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" '
-             f'fill="white"/>']
-    for power in range(low, high + 1):
-        at = x(10.0 ** power)
-        parts.append(f'<line x1="{at:.1f}" y1="{top - 10}" x2="{at:.1f}" y2="{height - 15}" '
-                     f'stroke="#ddd"/><text x="{at:.1f}" y="{top - 16}" text-anchor="middle">'
-                     f'{10.0 ** power:g} ×</text>')
-    for number, c in enumerate(rows):
-        parts += drawn(c, top + step * number + 8, left, x)
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def drawn(c: Comparison, y: int, left: int, x: Callable[[float], float]) -> list[str]:
-    """One row of the picture."""
-    colour = "#777" if not c.aim else "#1a7f37" if c.holds else "#cf222e"
-    said = escape(f"{c.what}, against {c.against}")
-    parts = [f'<text x="{left - 12}" y="{y + 4}" text-anchor="end">{said}</text>']
-    for aim, mark in ((c.at_most, "]"), (c.at_least, "[")):
-        if aim is not None:
-            parts.append(f'<text x="{x(aim):.1f}" y="{y + 5}" font-size="16" fill="#999" '
-                         f'text-anchor="middle">{mark}</text>')
-    parts.append(f'<line x1="{x(min(c.ratios)):.1f}" y1="{y}" x2="{x(max(c.ratios)):.1f}" '
-                 f'y2="{y}" stroke="{colour}" stroke-width="2"/>')
-    parts.append(f'<circle cx="{x(c.ratio):.1f}" cy="{y}" r="4" fill="{colour}"/>')
-    parts.append(f'<text x="1050" y="{y + 4}" fill="{colour}">{show(c.ratio)}</text>')
-    return parts

@@ -189,10 +189,11 @@ def table(registry: Registry, before: dict[str, int], after: dict[str, int]) -> 
 def prepare(registry: Registry) -> None:
     with registry.connect() as db:
         db.execute("select gc.create_registry(store => %s)", (f"file://{registry.home}/store",))
-        # A day is the usual delay, and a demo has not that long.
+        # A day is the usual delay, and a demo has not that long. It deletes more in an hour than
+        # the brake would let through.
         db.execute("update gc.settings set jitter = '1 second', busy_delay = '1 second', "
-                   "keep_alive = '5 seconds', upload_timeout = '10 seconds', "
-                   "max_sleep = '1 second'")
+                   "undo = '0', keep_alive = '5 seconds', upload_timeout = '10 seconds', "
+                   "max_sleep = '1 second', brake_share = 1")
         for event in EVENTS:
             db.execute("insert into gc.review_after_defaults values (%s, '3 seconds') "
                        "on conflict (event) do update set value = excluded.value", (event,))

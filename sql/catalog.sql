@@ -1,6 +1,4 @@
--- The catalog: what PostgreSQL itself knows of a table's key, its partitions, and who refers to it.
---
--- Foreign keys are read here and nowhere else, at every review. Nobody has to register a reference.
+-- The catalog: what PostgreSQL itself knows of a table: its key, its partitions, its columns.
 
 -- Not by pg_partition_tree, which locks every partition. And not in SQL, like nothing that a review
 -- asks of the catalog: that would be planned at each call, which takes longer than the answer.
@@ -169,121 +167,6 @@ comment on function gc._index_columns(gc._key_columns) is
     'A key as the first columns of an index on a queue, or on links.';
 
 
--- A foreign key compares as its operator and the key's collation do, whatever types the columns
--- have: %1$s and %2$s stand for the two sides where that has to be said.
-create function gc._comparison(operator oid, key pg_attribute, referring pg_attribute)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case
-        when w.type = '' and w.collated = '' then gc._operator(operator)
-        else '%1$s' || w.type || ' ' || gc._operator(operator) || ' %2$s' || w.type || w.collated
-    end
-    from pg_operator as o
-    join pg_type as t on t.oid = o.oprleft
-    cross join lateral (
-        select
-            case
-                when o.oprleft = o.oprright and t.typtype <> 'p' and not (
-                    key.atttypid in (o.oprleft, 'varchar'::regtype)
-                    and referring.atttypid in (o.oprleft, 'varchar'::regtype)
-                )
-                    then '::' || format_type(o.oprleft, null)
-                else ''
-            end,
-            coalesce((
-                select format(' collate %I.%I', n.nspname, c.collname)
-                from pg_collation as c
-                join pg_namespace as n on n.oid = c.collnamespace
-                where c.oid = key.attcollation and key.attcollation <> referring.attcollation
-            ), '')
-    ) as w(type, collated)
-    where o.oid = operator
-$$;
-
-comment on function gc._comparison(oid, pg_attribute, pg_attribute) is
-    'How a foreign key compares a column of the key with the one that refers to it.';
-
-
-create type gc._reference as (
-    referencing regclass, columns name[], targets name[], operators text[], on_delete "char",
-    to_key boolean, reference text, owned integer, linked boolean, itself boolean
-);
-
-comment on type gc._reference is
-    'A foreign key into a collection. "owned" is its place in the order, null: it keeps; "linked": '
-    'its rows can be in any partition; "itself": its rows are of the collection.';
-
-
--- A foreign key on a partitioned table has a copy on every partition; conparentid tells the copies.
-create function gc._foreign_keys(target regclass)
-    returns setof gc._reference
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    k gc._key_columns := gc._key(target);
-    tables regclass[] := array(select gc._partitions(target));
-begin
-    return query
-        select c.conrelid::regclass, f.columns, f.targets,
-            array(
-                select gc._comparison(u.op, key, referring)
-                from unnest(c.conpfeqop, c.confkey, c.conkey) with ordinality as u(op, k, r, n)
-                join pg_attribute as key on key.attrelid = c.confrelid and key.attnum = u.k
-                join pg_attribute as referring
-                    on referring.attrelid = c.conrelid and referring.attnum = u.r
-                order by u.n
-            ),
-            c.confdeltype,
-            f.targets @> k.names and k.names @> f.targets,
-            format('%s(%s)', c.conrelid::regclass, gc._idents(f.columns)),
-            null::integer, false, c.conrelid = any (tables)
-        from pg_constraint as c
-        cross join lateral (
-            select gc._columns(c.conrelid, c.conkey), gc._columns(c.confrelid, c.confkey)
-            offset 0
-        ) as f(columns, targets)
-        where c.contype = 'f' and c.conparentid = 0 and c.confrelid = any (tables)
-        order by 7, c.oid;
-end;
-$$;
-
-comment on function gc._foreign_keys(regclass) is
-    'Every foreign key into a table or into one of its partitions.';
-
-
-create function gc._has_index(relation regclass, columns name[])
-    returns boolean
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select exists (
-        select
-        from pg_index as i
-        cross join lateral (
-            select gc._columns(relation, (i.indkey::smallint[])[0:cardinality(columns) - 1])
-        ) as x(first)
-        where i.indrelid = relation
-            and i.indisvalid
-            and x.first @> columns
-            and (
-                i.indpred is null
-                or pg_get_expr(i.indpred, i.indrelid) in (
-                    select format('(%I IS NOT NULL)', u.name) from unnest(columns) as u(name)
-                )
-            )
-    )
-$$;
-
-comment on function gc._has_index(regclass, name[]) is
-    'Whether an index finds the rows by these columns. One that leaves out nulls is good enough.';
-
-
 create function gc._typed(relation regclass, columns name[])
     returns text[]
     language sql
@@ -348,3 +231,48 @@ $$;
 
 comment on function gc._partition_key(regclass) is
     'The columns by which a table is partitioned; null if it is not, or by an expression.';
+
+
+create function gc._place(relation regclass)
+    returns name[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when c.relkind <> 'p' then array['ctid'::name]
+        else coalesce((gc._key(relation)).names, array['tableoid', 'ctid']::name[])
+    end
+    from pg_class as c
+    where c.oid = relation
+$$;
+
+comment on function gc._place(regclass) is 'Columns that tell a row of the table from all others.';
+
+
+-- A foreign key says nothing about the tables that inherit from its own.
+create function gc._only(relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.relkind = 'p' then '' else 'only ' end || relation
+    from pg_class as c
+    where c.oid = relation
+$$;
+
+comment on function gc._only(regclass) is
+    'A table as it has to be written so that no inheriting table is meant.';
+
+
+create function gc._concurrently(relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select case when c.relkind = 'p' then '' else 'concurrently ' end from pg_class as c
+    where c.oid = relation $$;
+
+comment on function gc._concurrently(regclass) is
+    'How a hint asks for an index: what is partitioned cannot have one made concurrently.';

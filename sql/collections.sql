@@ -14,16 +14,20 @@ create table gc.collections (
     label text,
     generation text,
     condition text,
+    collect text not null default 'garbage'
+        constraint collections_collect_known check (collect in ('garbage', 'deleted')),
     owned text[] not null default '{}',
     keeping jsonb not null default '[]',
     events jsonb not null default '{}'
         constraint collections_events_object check (jsonb_typeof(events) = 'object'),
-    undo interval not null default '0'
+    undo interval
         constraint collections_undo_not_negative check (undo >= '0')
         constraint collections_undo_not_endless check (undo <= '10 years'),
+    finalizers text[] not null default '{}',
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
+    several boolean not null default false,
     shared boolean not null default false,
     proof oid,
     url_prefix text,
@@ -49,17 +53,24 @@ comment on column gc.collections.generation is
     'Which version of the object is meant, as an expression: a generation or a version id.';
 comment on column gc.collections.condition is
     'What must hold for a row to be garbage, as an expression; null: nothing more.';
+comment on column gc.collections.collect is
+    'What is collected: garbage, or only the objects of rows that the application has deleted.';
 comment on column gc.collections.owned is
     'The references whose rows go with their target, in the order in which they go.';
 comment on column gc.collections.keeping is
-    'The foreign keys, and their copies on partitions, that kept rows when the code was made.';
+    'The references, and their copies on partitions, that kept rows when the code was made.';
 comment on column gc.collections.events is 'The names of events that are not the usual ones.';
-comment on column gc.collections.undo is 'How long a tombstone waits before it can be claimed.';
+comment on column gc.collections.undo is
+    'For how long a deleted row can be restored, and its object stays; null: as gc.settings says.';
+comment on column gc.collections.finalizers is
+    'What has to be finished about an object, in this order, before it can be deleted.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
 comment on column gc.collections.links is
-    'The tables that tell in which partition to look first for a reference.';
+    'The tables that tell in which partition to look first for a reference, and which keys went.';
+comment on column gc.collections.several is
+    'A row may have several objects: its url is an array.';
 comment on column gc.collections.shared is
     'Rows may share an object: their url is not surely made of one key column alone.';
 comment on column gc.collections.proof is
@@ -78,56 +89,6 @@ comment on column gc.collections.scan_error is
 comment on column gc.collections.problem is 'Why nothing of it is reviewed; null: all is well.';
 comment on column gc.collections.problem_since is 'Since when nothing is reviewed.';
 comment on column gc.collections.tracked_at is 'When gc.track was first called.';
-
-
--- One row.
-create table gc.turns (
-    first_name text not null
-);
-insert into gc.turns values ('');
-
-comment on table gc.turns is 'With which collection the next review begins.';
-comment on column gc.turns.first_name is 'The first that the last review had no time for.';
-
-
--- Append-only, for a trigger writes it: a TRUNCATE that nobody could follow row by row.
-create table gc.scan_requests (
-    collection text not null,
-    requested_at timestamptz not null default now(),
-    reason text not null
-);
-
-comment on table gc.scan_requests is
-    'Collections whose events were missed: the next reviews go over all their rows.';
-comment on column gc.scan_requests.collection is 'The collection.';
-comment on column gc.scan_requests.requested_at is 'Since when.';
-comment on column gc.scan_requests.reason is 'What made it necessary.';
-
-
-create table gc.unused_tables (
-    name name not null
-        constraint unused_tables_pkey primary key,
-    since timestamptz not null default now()
-);
-
-comment on table gc.unused_tables is
-    'Queues and links that no collection has any more; see gc.drop_unused_triggers.';
-comment on column gc.unused_tables.name is 'The table, in the schema gc.';
-comment on column gc.unused_tables.since is 'Since when.';
-
-
-create function gc._note_missed(collection text, relation text)
-    returns void
-    language sql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-    insert into gc.scan_requests (collection, reason)
-    values (_note_missed.collection, format('%s, or what refers to it, has changed', relation))
-$$;
-
-comment on function gc._note_missed(text, text) is
-    'Asks for a scan: a statement could not be followed because a table has changed.';
 
 
 create function gc._collection(name text)
@@ -155,29 +116,29 @@ $$;
 comment on function gc._collection(text) is 'The collection of this name; raises if there is none.';
 
 
--- One event's name: the usual one, unless gc.track was given another for it.
-create function gc._event(events jsonb, usual text)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$ select coalesce(events ->> usual, usual) $$;
-
-comment on function gc._event(jsonb, text) is
-    'What a collection calls the event that is usually called so.';
-
-
-create function gc._table_event(relation regclass, operation text)
-    returns text
-    language sql
+-- Generated code belongs to the owner of blobgc and acts with that role's rights, so nobody else
+-- can have it made.
+create function gc._require_owner()
+    returns void
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select c.relname || '_' || operation from pg_class as c where c.oid = relation
+declare
+    owner name := (
+        select pg_get_userbyid(n.nspowner) from pg_namespace as n where n.nspname = 'gc'
+    );
+begin
+    if current_user <> owner then
+        raise 'only the owner of blobgc can do that'
+            using errcode = 'insufficient_privilege',
+                detail = format('It belongs to %I, and this is %I.', owner, current_user),
+                hint = format('set role %I;', owner);
+    end if;
+end;
 $$;
 
-comment on function gc._table_event(regclass, text) is
-    'The usual name of an event on a table that refers to a collection.';
+comment on function gc._require_owner() is 'Raises for a role that does not own blobgc.';
 
 
 -- Names of what is generated. A name that is too long keeps its head and gets a hash for a tail.
@@ -203,45 +164,39 @@ comment on function gc._object_name(text, text) is
     'The name of something generated for a collection: the two parts, if they fit.';
 
 
--- All the ways to write a reference in "owned": the table, with or without schema and columns.
-create function gc._spellings(referencing regclass, columns name[])
-    returns text[]
-    language sql
+create function gc._choose_name(target regclass, name text)
+    returns text
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select array_agg(t.spelling || c.spelling)
-    from pg_class as r
-    join pg_namespace as n on n.oid = r.relnamespace
-    cross join lateral (values
-        (r.relname::text), (quote_ident(r.relname)),
-        (n.nspname || '.' || r.relname), (format('%I.%I', n.nspname, r.relname))
-    ) as t(spelling)
-    cross join (values
-        (''), ('(' || array_to_string(columns, ',') || ')'),
-        ('(' || replace(gc._idents(columns), ', ', ',') || ')')
-    ) as c(spelling)
-    where r.oid = referencing
+declare
+    known text := (select c.name from gc.collections as c where c.target = _choose_name.target);
+    chosen text := coalesce(
+        name, known, (select c.relname from pg_class as c where c.oid = _choose_name.target));
+    other regclass := (select c.target from gc.collections as c where c.name = chosen);
+begin
+    if chosen <> known then
+        raise '"%" is the collection "%" already', target, known
+            using errcode = 'duplicate_object',
+                detail = 'A table is one collection.',
+                hint = format('select gc.untrack(%L); and track it anew, or use that name.', known);
+    end if;
+    if other <> target then
+        raise 'the name "%" is taken', chosen
+            using errcode = 'duplicate_object',
+                detail = format('It is the collection of %s.', other),
+                hint = format('select * from gc.track(%L, name => %L);', target, chosen || '_2');
+    end if;
+    if chosen = '' or chosen like '\_%' or octet_length(chosen) > 63 then
+        raise 'a collection cannot be called "%"', chosen
+            using errcode = 'invalid_name',
+                detail = 'A name has 1 to 63 bytes and does not begin with an underscore.',
+                hint = format('select * from gc.track(%L, name => ''…'');', target);
+    end if;
+    return chosen;
+end;
 $$;
 
-comment on function gc._spellings(regclass, name[]) is
-    'The texts that name a reference in the argument "owned" of gc.track.';
-
-
-create function gc._references(c gc.collections)
-    returns setof gc._reference
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
-        o.owned,
-        o.owned is null and f.to_key
-            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false),
-        f.itself
-    from gc._foreign_keys(c.target) as f
-    cross join lateral (select array_position(c.owned, f.reference)) as o(owned)
-$$;
-
-comment on function gc._references(gc.collections) is
-    'The references into a collection, with their place in "owned", and whether links help.';
+comment on function gc._choose_name(regclass, text) is
+    'The name of a collection; raises if it is not free.';

@@ -11,7 +11,8 @@ create function gc._raise_expression(what text, expression text, reason text, hi
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    raise 'the % of a collection must be an expression over one row', what
+    raise 'the % must be an expression over one row',
+        case when what ~ ' of ' then what else what || ' of a collection' end
         using errcode = 'invalid_parameter_value',
             detail = format('%s: %s.', expression, reason),
             hint = hint;
@@ -28,7 +29,7 @@ create function gc._alias(target regclass)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case when c.relname in ('q', 't', 'r', 'd', 'this') then c.relname || '_row'
+    select case when c.relname in ('q', 't', 'r', 'd', 'this', 'object') then c.relname || '_row'
         else c.relname end::name
     from pg_class as c
     where c.oid = target
@@ -142,6 +143,44 @@ comment on function gc._unfit_node(text, boolean) is
     'Why a node tree is not an expression over one row (and the time) only; null if it is.';
 
 
+-- PostgreSQL takes such a cast for immutable, and lets an index have it; but what is in the index
+-- depends on who wrote the row: bytea_output, extra_float_digits, intervalstyle. From the innermost
+-- nodes outwards: each is its type then.
+create function gc._unsteady_cast(nodes text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tree text := regexp_replace(nodes, '\\.', '', 'g');
+    node text;
+    source oid;
+begin
+    loop
+        node := substring(tree from '\{[^{}]*\}');
+        exit when node is null;
+        source := nullif(substring(node from '^\{COERCEVIAIO :arg @(\d*) '), '')::oid;
+        if node ~ '^\{COERCEVIAIO' and not exists (
+            select from pg_type as t
+            where t.oid = gc._base_type(source) and (t.typcategory in ('B', 'E', 'I', 'S')
+                or t.typname in ('int2', 'int4', 'int8', 'oid', 'numeric', 'uuid', 'json', 'jsonb'))
+        ) then
+            return format('how %s is written depends on the settings of a session',
+                coalesce(format_type(source, null), 'a part of it'));
+        end if;
+        tree := replace(tree, node, '@' || coalesce(substring(node from ':(?:(?:var|const|'
+            'funcresult|opresult|result|coalesce|case|minmax|refres)type|array_typeid|row_typeid|'
+            'typeId) (\d+) '), ''));
+    end loop;
+    return null;
+end;
+$$;
+
+comment on function gc._unsteady_cast(text) is
+    'A cast in a node tree whose result a setting can change; null: there is none.';
+
+
 -- The rule's node tree names each function by its oid, built-in ones too; pg_depend does not.
 create function gc._expression_flaw(target regclass, parsed regclass, with_time boolean)
     returns text
@@ -220,7 +259,9 @@ begin
     );
     drop view gc._expression;
 
-    if flaw is null and position(category in categories) = 0 then
+    if flaw is null and (
+        position(category in categories) = 0 or category = 'A' and type <> 'text[]'::regtype
+    ) then
         flaw := format('it is of type %s', type);
     end if;
     if flaw is not null then
@@ -232,3 +273,74 @@ $$;
 
 comment on function gc._check_expression(regclass, text, text, text, text) is
     'Raises if the expression cannot be trusted; returns the columns that it reads.';
+
+
+-- CASE begins on a line of its own. What cannot be found there would seem not to be there at all: a
+-- condition that is missing lets everything go.
+create function gc._written(parsed regclass)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    written text := substring(
+        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*) AS value\n   FROM [^\n]*$');
+begin
+    if written is null then
+        raise 'it is not known where the expression is in: %', pg_get_viewdef(parsed);
+    end if;
+    return written;
+end;
+$$;
+
+comment on function gc._written(regclass) is
+    'The expression of the view gc._expression, as PostgreSQL writes it.';
+
+
+-- As PostgreSQL writes an expression down, it means the same under every setting of a session: all
+-- names are in full, and a text with a backslash says so. Templates indent what they are given line
+-- by line, which must not change a text: its line breaks are chr(1) until gc._run puts them back.
+create function gc._as_written(target regclass, what text, expression text)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    parsed regclass;
+    written text;
+begin
+    if expression is null then
+        return null;
+    end if;
+    parsed := gc._parse_expression(target, what, expression);
+    written := gc._written(parsed);
+    drop view gc._expression;
+    return replace(written, E'\n', chr(1));
+end;
+$$;
+
+comment on function gc._as_written(regclass, text, text) is
+    'The expression as PostgreSQL prints it.';
+
+
+-- PostgreSQL calls the table something else where its own name means another thing in a view.
+create function gc._written_alias(target regclass)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    parsed regclass := gc._parse_expression(target, 'name', 'true');
+    written text := substring(pg_get_viewdef(parsed) from '\n   FROM ([^\n]*);$');
+begin
+    drop view gc._expression;
+    return coalesce(nullif(substr(written, length(target::text) + 2), ''),
+        quote_ident(gc._alias(target)));
+end;
+$$;
+
+comment on function gc._written_alias(regclass) is
+    'What the table is called in expressions as PostgreSQL prints them.';

@@ -55,6 +55,69 @@ $$;
 comment on function gc._purge_holds(integer) is 'Drops holds that are over.';
 
 
+create function gc._has_holds()
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from gc.holds as h where h.held_until > (select clock_timestamp())
+    );
+end;
+$$;
+
+comment on function gc._has_holds() is 'Whether anything is held at all.';
+
+
+create function gc._is_held(collection text, key text, url text)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from gc.holds as h
+        where h.collection = _is_held.collection and h.key = _is_held.key
+            and h.held_until > clock_timestamp()
+    ) or exists (
+        select from gc.holds as h
+        where h.url = _is_held.url and h.held_until > clock_timestamp()
+    )
+$$;
+
+comment on function gc._is_held(text, text, text) is
+    'Whether somebody uses the row or is writing its object.';
+
+
+create function gc._key_text_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql(c, '_key_text', $template$
+create or replace function gc.{function}(key text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    {settings}
+$template$, $template$
+    select case when {typed} is not null then ({typed})::text end$template$,
+        jsonb_build_object(
+            'typed', case
+                when cardinality(k.names) = 1 then format('$1::%s', k.types[1])
+                else format('$1::gc.%I', gc._object_name(c.name, '_key'))
+            end))
+    from (select (c.key).*) as k
+$$;
+
+comment on function gc._key_text_sql(gc._shape) is
+    'The function gc.<name>_key_text: a key as PostgreSQL prints it.';
+
+
 -- Two spellings of a key, \x0A and \x0a, are one key: PostgreSQL reads it and prints it again.
 create function gc._canonical_key(c gc.collections, key text)
     returns text
@@ -86,6 +149,38 @@ comment on function gc._canonical_key(gc.collections, text) is
     'The key as PostgreSQL prints it; raises if it cannot be read.';
 
 
+create function gc._lock_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql(c, '_lock', $template$
+create or replace function gc.{function}(key text)
+    returns text
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    {settings}
+$template$, $template$
+begin
+    return (
+        select {key_text} from {target} as {alias} where ({row_keys}) {equals} ({typed})
+        for key share
+    );
+end;$template$,
+        jsonb_build_object(
+            'equals', gc._row_equals(k),
+            'row_keys', gc._idents(k.names, c.alias || '.'),
+            'typed', gc._parsed_key_sql(c, '$1')))
+    from (select (c.key).*) as k
+$$;
+
+comment on function gc._lock_sql(gc._shape) is
+    'The function gc.<name>_lock: locks a row as a reference would, and tells its key.';
+
+
 create function gc._keep_alive(name text, key text)
     returns boolean
     language plpgsql
@@ -111,3 +206,51 @@ end;
 $$;
 
 comment on function gc._keep_alive(text, text) is 'What gc.keep_alive does.';
+
+
+-- The right to announce an upload is that to call the collection's own function, which gc.track has
+-- made: nobody can hold, or ask for, rows of a collection that is not theirs.
+create function gc._own_function(name text, suffix text)
+    returns regproc
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    own regproc := to_regproc(format('gc.%I', gc._object_name(coalesce(name, ''), suffix)));
+begin
+    if own is null or coalesce(name, '') = '' then
+        raise 'there is no collection "%"', name
+            using errcode = 'undefined_object',
+                detail = 'Only gc.track makes one.',
+                hint = 'select * from gc.track(''schema.table'');';
+    elsif not has_function_privilege(own, 'execute') then
+        raise '% may not announce uploads of "%"', current_user, name
+            using errcode = 'insufficient_privilege',
+                hint = format('select gc.grant_uploader(%L, array[%L]);', current_user, name);
+    end if;
+    return own;
+end;
+$$;
+
+comment on function gc._own_function(text, text) is
+    'The function that a collection has for its users; raises if the caller may not use it.';
+
+
+create function gc.keep_alive(name text, key text)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    alive boolean;
+begin
+    execute format('select %s($1)', gc._own_function(name, '_keep_alive')) into alive using key;
+    return alive;
+end;
+$$;
+revoke all on function gc.keep_alive(text, text) from public;
+
+comment on function gc.keep_alive(text, text) is
+    'Whether the row exists; if so, it is not collected for a while (gc.settings.keep_alive).';

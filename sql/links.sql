@@ -6,6 +6,11 @@
 -- partition is asked. A link that is missing, or that leads nowhere, costs time, never a row; the
 -- review that notices puts a true one in its place. Whoever refers to a row only ever adds links,
 -- one for a key at most.
+--
+-- Measured with links against without, on 64 partitions and 100,000 blobs: the first look at 1,000
+-- blobs that are kept takes 0.23 of the CPU time, and all of gc.review then 0.44; of 300,000 blobs
+-- the look reads a tenth of the pages. Inserting layers of new blobs takes 1.14 of the CPU time,
+-- pushing an image 1.08 of the time (0.89 to 1.49), and links add 14 % to the registry's space.
 
 create function gc._link_words(c gc._shape, l gc._link)
     returns jsonb
@@ -14,13 +19,13 @@ create function gc._link_words(c gc._shape, l gc._link)
     set search_path = pg_catalog, pg_temp
 as $$
     select c.words || jsonb_build_object(
-        'links', gc._inline(format('gc.%I', l.links)),
-        'referencing', gc._inline(l.relation::text),
-        'link_columns', gc._listed(l.link_columns),
-        'r_parts', gc._listed(l.columns, 'r.'),
+        'links', format('gc.%I', l.links),
+        'referencing', l.relation::text,
+        'link_columns', gc._idents(l.link_columns),
+        'r_parts', gc._idents(l.columns, 'r.'),
         'r_in_l', gc._pair(l.columns, 'r', l.link_columns, 'l', l.operators),
         'has_parts', (
-            select string_agg(gc._inline(format('r.%I is not null', u)), ' and ')
+            select string_agg(format('r.%I is not null', u), ' and ')
             from unnest(l.columns) as u
         ),
         'l_is_q', gc._entry_pair(c.key, 'l', k.queue_names, 'q', k.operators),
@@ -32,6 +37,8 @@ comment on function gc._link_words(gc._shape, gc._link) is
     'What stands for the words in templates about links.';
 
 
+-- "offset 0" keeps PostgreSQL from joining in another way: only if the link is at hand when the
+-- partitions are to be looked into, all but one of them are left out.
 create function gc._linked_sql(c gc._shape, l gc._link, r gc._reference)
     returns text
     language sql
@@ -41,8 +48,10 @@ as $$
     select gc._render($template$
 exists (
     select from {links} as l
-    join {referencing} as r on {r_in_l} and {r_is_q}
-    where {l_is_q}{not_itself}
+    cross join lateral (
+        select from {referencing} as r where {r_in_l} and {r_is_q}{not_itself} offset 0
+    ) as r
+    where {l_is_q}
 )$template$,
         gc._link_words(c, l) || jsonb_build_object(
             'r_is_q', gc._key_pair(r),
@@ -74,13 +83,13 @@ create function gc._plainly_kept_sql(c gc._shape)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(nullif(concat_ws(E'\nor ',
+    select concat_ws(E'\nor ',
         (
             select string_agg(gc._refers_sql(c, r), E'\nor ')
             from unnest(c.refs) as r
             where r.owned is null and not r.linked
         ),
-        gc._links_lead_sql(c), gc._excused_sql(c)), ''), 'false')
+        gc._links_lead_sql(c), gc._timeless_sql(c), gc._pinned_sql(c))
 $$;
 
 comment on function gc._plainly_kept_sql(gc._shape) is
@@ -103,7 +112,7 @@ where {not_null} and {has_parts}
             gc._link_words(c, l) || gc._lost_words(c, r) || jsonb_build_object(
                 'source', coalesce(source, format(
                     '(select %1$s from new_rows except select %1$s from old_rows)',
-                    gc._listed(r.columns || array(
+                    gc._idents(r.columns || array(
                         select u from unnest(l.columns) as u where u <> all (r.columns))))),
                 'l_is_r', (
                     select gc._entry_pair(c.key, 'l',
@@ -281,7 +290,7 @@ begin
             perform gc._put_away(to_regclass(format('gc.%I', l.links)));
             perform gc._make_link_table(c, l);
             if fill then
-                perform gc._run(gc._add_links_sql(c, l, gc._inline(l.relation::text)));
+                perform gc._run(gc._add_links_sql(c, l, l.relation::text));
             end if;
         end if;
     end loop;

@@ -15,10 +15,14 @@ create table gc.deletion_log (
     event text,
     row_deleted_at timestamptz not null,
     deleted_at timestamptz not null default clock_timestamp(),
-    worker text
+    worker text,
+    causes text[]
 );
 create index deletion_log_deleted_at_idx on gc.deletion_log (deleted_at);
 create index deletion_log_key_idx on gc.deletion_log using hash (key);
+create index deletion_log_url_idx on gc.deletion_log using hash (url) where url is not null;
+create index deletion_log_causes_idx on gc.deletion_log using gin (causes)
+    where causes is not null;
 
 comment on table gc.deletion_log is
     'What was deleted for good: objects that a runner confirmed, and rows without an object.';
@@ -34,6 +38,8 @@ comment on column gc.deletion_log.event is
 comment on column gc.deletion_log.row_deleted_at is 'When the row went.';
 comment on column gc.deletion_log.deleted_at is 'When the object went, or the row without one.';
 comment on column gc.deletion_log.worker is 'Who deleted the object.';
+comment on column gc.deletion_log.causes is
+    'What gc.because was told by those who began what led to this; null: nobody told anything.';
 
 
 create table gc.totals (
@@ -42,9 +48,13 @@ create table gc.totals (
     rows bigint not null default 0,
     objects bigint not null default 0,
     bytes numeric not null default 0,
-    folded boolean not null default false
+    folded boolean not null default false,
+    handed_out bigint not null default 0,
+    counted_at timestamptz not null default clock_timestamp()
 );
 create index totals_unfolded_idx on gc.totals (day) where not folded;
+create index totals_counted_at_idx on gc.totals (collection, counted_at) include (rows, handed_out)
+    where not folded;
 
 comment on table gc.totals is 'The lines behind gc.daily_totals.';
 comment on column gc.totals.collection is 'The collection.';
@@ -53,6 +63,9 @@ comment on column gc.totals.rows is 'Rows that reviews deleted.';
 comment on column gc.totals.objects is 'Objects that runners confirmed.';
 comment on column gc.totals.bytes is 'Bytes of those objects.';
 comment on column gc.totals.folded is 'This line stands for all that a day had when it was over.';
+comment on column gc.totals.handed_out is
+    'Objects of rows that the application deleted itself, when they were first handed out.';
+comment on column gc.totals.counted_at is 'When; of a folded line, the last time of that day.';
 
 
 create view gc.daily_totals as
@@ -67,6 +80,37 @@ comment on column gc.daily_totals.day is 'The day, in UTC.';
 comment on column gc.daily_totals.rows is 'Rows that reviews deleted.';
 comment on column gc.daily_totals.objects is 'Objects that runners confirmed as deleted.';
 comment on column gc.daily_totals.bytes is 'Bytes of those objects.';
+
+
+-- The lines of the last day are what the brake counts. Bounded, and without waiting.
+create function gc._fold_totals(batch integer)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    with folded as (
+        delete from gc.totals as t
+        where t.ctid = any (array(
+            select o.ctid
+            from gc.totals as o
+            where o.day < (now() at time zone 'UTC')::date - 1 and not o.folded
+            limit batch
+            for update skip locked
+        ))
+        returning t.*
+    )
+    insert into gc.totals (collection, day, rows, objects, bytes, handed_out, counted_at, folded)
+    select f.collection, f.day, sum(f.rows), sum(f.objects), sum(f.bytes), sum(f.handed_out),
+        max(f.counted_at), true
+    from folded as f
+    group by f.collection, f.day;
+end;
+$$;
+
+comment on function gc._fold_totals(integer) is
+    'Folds the totals of days before yesterday into one line a day.';
 
 
 -- Bounded, and without waiting for a session that does the same.
@@ -87,21 +131,17 @@ begin
         for update skip locked
     ));
 
-    with folded as (
-        delete from gc.totals as t
-        where t.ctid = any (array(
-            select o.ctid
-            from gc.totals as o
-            where o.day < (now() at time zone 'UTC')::date and not o.folded
-            limit batch
-            for update skip locked
-        ))
-        returning t.collection, t.day, t.rows, t.objects, t.bytes
-    )
-    insert into gc.totals (collection, day, rows, objects, bytes, folded)
-    select f.collection, f.day, sum(f.rows), sum(f.objects), sum(f.bytes), true
-    from folded as f
-    group by f.collection, f.day;
+    delete from gc.operations as l
+    where l.id = any (array(
+        select o.id
+        from gc.operations as o
+        where o.done_at < now() - (select s.log_retention from gc.settings as s)
+        order by o.done_at
+        limit batch
+        for update skip locked
+    ));
+    perform gc._fold_totals(batch);
+    perform gc._purge_causes(batch);
 end;
 $$;
 

@@ -17,7 +17,12 @@ totals as (
     group by t.collection
 ),
 stores as (
-    select t.collection, t.store, count(*) as tombstones, coalesce(sum(t.size), 0) as bytes,
+    select t.collection,
+        -- As gc._store computes it, which whoever reads this may not call.
+        case when t.finalizers is null then t.store
+            else left(split_part(t.url, '/', 1) || '//' || split_part(t.url, '/', 3), 128)
+        end as store,
+        count(*) as tombstones, coalesce(sum(t.size), 0) as bytes,
         count(*) filter (where t.worker is not null and t.due_at > clock_timestamp()) as claimed,
         count(*) filter (where t.failures > 0) as failing,
         extract(epoch from clock_timestamp() - min(t.created_at)) as age
@@ -47,8 +52,14 @@ cross join lateral (values
     ('blobgc_queue_failing_entries', 'gauge', 'Reviews that failed and are tried again', c.failing),
     ('blobgc_queue_overdue_seconds', 'gauge', 'For how long the first review has been due',
         extract(epoch from clock_timestamp() - c.overdue_since)),
-    ('blobgc_collection_paused', 'gauge', 'Whether nothing is reviewed: gc.status() says why',
-        c.paused::integer),
+    ('blobgc_collection_blocked', 'gauge', 'Whether nothing is reviewed: gc.status() says why',
+        c.blocked::integer),
+    ('blobgc_collection_paused', 'gauge',
+        'Whether a person or the brake has paused reviews or deletes: gc.status() says why',
+        (c.paused is not null)::integer),
+    ('blobgc_last_success_timestamp_seconds', 'gauge',
+        'When something of it was last deleted for good; 0: never',
+        extract(epoch from c.last_deleted_at)),
     ('blobgc_rows_deleted_total', 'counter', 'Rows that reviews deleted', t.rows),
     ('blobgc_objects_deleted_total', 'counter', 'Objects that runners confirmed', t.objects),
     ('blobgc_reclaimed_bytes_total', 'counter', 'Bytes of the objects that are gone', t.bytes)

@@ -1,7 +1,7 @@
 -- The registry preset: a container registry's tables and operations, in a schema of its own.
 --
--- They stand, as plain SQL, in presets/registry.sql; the Makefile puts that text in here. What is
--- made from it belongs to whoever calls gc.create_registry, and is no part of the extension.
+-- They stand, as plain SQL, in presets/registry/; the Makefile puts these files in here. What is
+-- made from them belongs to whoever calls gc.create_registry, and is no part of the extension.
 
 create function gc._registry_preset()
     returns text
@@ -14,7 +14,7 @@ select $preset$
 $preset$
 $registry_preset$;
 
-comment on function gc._registry_preset() is 'The text of presets/registry.sql.';
+comment on function gc._registry_preset() is 'The text of the files in presets/registry/.';
 
 
 -- The schema and the store become parts of functions' texts: no letters that end these.

@@ -34,7 +34,8 @@ create function gc.grant_runner(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status'
+        'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
+        'preview', 'forecast'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;
@@ -42,7 +43,8 @@ $$;
 revoke all on function gc.grant_runner(regrole) from public;
 
 comment on function gc.grant_runner(regrole) is
-    'Lets a role do what a runner does: review, claim, confirm. It needs no right on any table.';
+    'Lets a role do what a runner does: review, claim, confirm, and see what a review would do. It '
+    'needs no right on any table.';
 
 
 create function gc.grant_viewer(role regrole)
@@ -52,16 +54,42 @@ create function gc.grant_viewer(role regrole)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform gc._grant_functions(role, array['version', 'next_due', 'status']);
+    perform gc._grant_functions(role, array[
+        'version', 'next_due', 'status', 'explain', 'explain_url', 'receipt'
+    ]);
     execute format(
         'grant select on gc.collections, gc.settings, gc.review_after_defaults, gc.tombstones, '
-        'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals, gc.metrics to %s', role);
+        'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals, gc.metrics, gc.pauses, gc.pins, '
+        'gc.brakes, gc.allowances, gc.operations, gc.runners, gc.causes, gc.kept_rows, '
+        'gc.finalizers, gc.struck_finalizers to %s', role);
 end;
 $$;
 revoke all on function gc.grant_viewer(regrole) from public;
 
 comment on function gc.grant_viewer(regrole) is
-    'Lets a role see everything and change nothing.';
+    'Lets a role see everything and change nothing: by gc.explain also the keys and labels of rows '
+    'in collections, and the keys of rows that refer to them.';
+
+
+create function gc.grant_operator(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array[
+        'version', 'status', 'next_due', 'pause', 'resume', 'pin', 'unpin'
+    ]);
+    execute format('grant select on gc.pauses, gc.pins, gc.brakes, gc.allowances, gc.operations, '
+        'gc.runners, gc.metrics to %s', role);
+end;
+$$;
+revoke all on function gc.grant_operator(regrole) from public;
+
+comment on function gc.grant_operator(regrole) is
+    'Lets a role pause, resume, pin and unpin, and see the status. It can neither track nor '
+    'delete.';
 
 
 create function gc.grant_uploader(role regrole, collections text[] default null)
@@ -90,3 +118,20 @@ revoke all on function gc.grant_uploader(regrole, text[]) from public;
 comment on function gc.grant_uploader(regrole, text[]) is
     'Lets an application announce uploads and keep rows alive: of these collections, or of all '
     'that there are now. It needs no right for all the rest.';
+
+
+create function gc.grant_eraser(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array['because']);
+end;
+$$;
+revoke all on function gc.grant_eraser(regrole) from public;
+
+comment on function gc.grant_eraser(regrole) is
+    'Lets an application name the cause of what it deletes. It can neither read what others have '
+    'named nor delete anything that it could not delete before.';

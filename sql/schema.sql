@@ -2,21 +2,26 @@
 --
 -- Everything lives in gc, and gc belongs to the extension, so dropping the one drops the other.
 -- Errors of our own have the SQLSTATE class ZG; callers match that, never the text:
---   ZG000  raised and caught inside one function, to undo what it has tried
 --   ZG001  the object is being deleted at this moment: try again in a few seconds
 --   ZG002  the object was not announced with gc.begin_upload (strict_uploads)
 --   ZG003  the collection cannot be reviewed: the catalog does not fit its definition
 --   ZG004  a TRUNCATE that cannot be followed: its snapshot may be too old to see all rows
+--   ZG005  a declared reference to a row that is gone: it was deleted a short time ago
+--   ZG006  a declared reference, with strict => true, to a row that is not there
+--   ZG007  raised and caught in a review: more rows would go than the brake lets through
+--   ZG008  a review would delete a pinned row together with another
+--   ZG010  a row cannot be restored; the message says what is missing or in the way
+--   ZG999  raised and caught inside one function, to undo what it has tried. ZG000 would
+--          stand for the whole class in an exception clause.
 
 set local search_path = pg_catalog, pg_temp;
 create schema gc;
 comment on schema gc is
     'blobgc: online garbage collection for whatever rows keep in an object store';
 
-
 -- Settings that a session can change and that change what a statement means, or how a value is read
 -- or printed. Whoever enters here, or what is deleted by whom, must not matter: every function that
--- can be called from outside has these (see sql/entry.sql), and what it calls inherits them.
+-- can be called from outside has these (see sql/entry_points.sql), and what it calls inherits them.
 create function gc._pinned()
     returns table (name text, value text)
     language sql
@@ -51,9 +56,9 @@ $$;
 comment on function gc._pinned_sql() is 'The same as clauses of a function that is generated.';
 
 
--- The installation has them as well, and at its end, in sql/entry.sql, the session's own again:
--- SET LOCAL lasts longer than CREATE EXTENSION. Its text, however, is read before anything of it is
--- done: outside of functions, a text with a backslash has to be written with an E.
+-- The installation has them as well, and at its end, in sql/entry_points.sql, the session's own
+-- again: SET LOCAL lasts longer than CREATE EXTENSION. Its text, however, is read before anything
+-- of it is done: outside of functions, a text with a backslash has to be written with an E.
 do $$
 begin
     perform set_config('blobgc.found',

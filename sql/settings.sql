@@ -1,10 +1,4 @@
 -- Settings: one row, typed columns, read at every call, so a change works from the next call on.
---
--- Delays: how long after an event a row is reviewed. Each event may have its own; 1 day otherwise.
---
--- What every tracked statement has to know is not read from a table each time: it stands in small
--- functions, which PostgreSQL makes part of its plans. A change of a setting replaces the function,
--- and with it the plans.
 
 create table gc.settings (
     jitter interval not null default '1 minute'
@@ -32,7 +26,16 @@ create table gc.settings (
     trusted_roles name[] not null default '{}',
     application_path text,
     log_retention interval not null default '90 days'
-        constraint settings_log_retention_not_negative check (log_retention >= '0')
+        constraint settings_log_retention_not_negative check (log_retention >= '0'),
+    gone_retention interval not null default '1 day'
+        constraint settings_gone_retention_not_negative check (gone_retention >= '0'),
+    brake_share numeric not null default 0.1
+        constraint settings_brake_share_is_a_share check (brake_share > 0 and brake_share <= 1),
+    brake_rows integer not null default 1000
+        constraint settings_brake_rows_not_negative check (brake_rows >= 0),
+    undo interval not null default '1 day'
+        constraint settings_undo_not_negative check (undo >= '0')
+        constraint settings_undo_not_endless check (undo <= '10 years')
 );
 
 -- A unique index on a constant: there is never a second row.
@@ -86,93 +89,18 @@ comment on column gc.settings.application_path is
     'The search_path that triggers of the application''s own see when a review deletes a row; '
     'null: what ALTER ROLE and ALTER DATABASE say for the owner of the table.';
 comment on column gc.settings.log_retention is
-    'How long gc.deletion_log is kept. The daily totals are kept for ever.';
-
-
-create table gc.review_after_defaults (
-    event text not null
-        constraint review_after_defaults_pkey primary key,
-    value interval not null
-        constraint review_after_defaults_value_not_negative check (value >= '0')
-        constraint review_after_defaults_value_not_endless check (value <= '10 years')
-);
-
-comment on table gc.review_after_defaults is
-    'How long after an event a row is reviewed: see gc.set_delay. An event that is not here has a '
-    'day.';
-comment on column gc.review_after_defaults.event is
-    'An event of a collection: <collection>_insert, <table>_delete, or what gc.track named it.';
-comment on column gc.review_after_defaults.value is 'The delay; zero means at once.';
-
-
-create function gc._after_sql(delay interval, jitter interval)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-    set intervalstyle = 'postgres'
-as $$
-    select case
-        when delay = '0' then 'now()'
-        when jitter = '0' then format('now() + interval %L', delay)
-        else format('now() + (interval %L + random() * interval %L)', delay, jitter)
-    end
-$$;
-
-comment on function gc._after_sql(interval, interval) is
-    'The expression for a time so far away, and at random a little further.';
-
-
-create function gc._fold_settings()
-    returns trigger
-    language plpgsql
-    volatile
-    security definer
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    jitter interval;
-    strict_uploads boolean;
-    delays text;
-begin
-    -- One change after the other; the second sees what the first has written.
-    perform gc._require_read_committed(tg_table_name);
-    perform gc._lock('settings');
-    select s.jitter, s.strict_uploads into jitter, strict_uploads from gc.settings as s;
-    select string_agg(
-        format(' when event = %L then %s', d.event, gc._after_sql(d.value, jitter)), ''
-        order by d.event)
-    into delays
-    from gc.review_after_defaults as d;
-    perform gc._run(format(
-        'create or replace function gc.review_after(event text) returns timestamptz '
-        'language sql volatile parallel restricted return case%s else %s end',
-        coalesce(delays, ' when false then null'), gc._after_sql('1 day', jitter)));
-    perform gc._run(format(
-        'create or replace function gc._strict_uploads() returns boolean '
-        'language sql stable parallel safe return %L::boolean', strict_uploads));
-    return null;
-end;
-$$;
-revoke all on function gc._fold_settings() from public;
-
-comment on function gc._fold_settings() is
-    'Writes the functions that stand for settings in plans.';
-
-create trigger after_change
-    after insert or update on gc.settings
-    for each statement execute function gc._fold_settings();
-create trigger after_change
-    after insert or update or delete or truncate on gc.review_after_defaults
-    for each statement execute function gc._fold_settings();
-alter table gc.settings enable always trigger after_change;
-alter table gc.review_after_defaults enable always trigger after_change;
-
-insert into gc.settings default values;
-
-comment on function gc.review_after(text) is
-    'When a row is to be reviewed for which this event happens now.';
-comment on function gc._strict_uploads() is 'The setting strict_uploads.';
+    'How long gc.deletion_log and gc.operations are kept. The daily totals are kept for ever.';
+comment on column gc.settings.gone_retention is
+    'How long the key of a row that went cannot be referred to again by a declared reference. '
+    'Longer than any transaction that looks a key up and then writes it.';
+comment on column gc.settings.brake_share is
+    'A collection is paused before more than this share of its rows goes in an hour; 1: never. See '
+    'gc.set_brake for one collection.';
+comment on column gc.settings.brake_rows is
+    'So many rows of a collection may go in an hour, whatever share of it that is.';
+comment on column gc.settings.undo is
+    'For how long a deleted row can be restored, and its object stays, where gc.track was not told '
+    'otherwise.';
 
 
 create function gc._backoff(failures integer)

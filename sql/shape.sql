@@ -14,7 +14,7 @@ comment on type gc._link is
 
 create type gc._shape as (
     name text, target regclass, alias text, url text, size text, label text, generation text,
-    condition text,
+    condition text, collect text, several boolean, turns text,
     events jsonb, undo interval, columns name[], shared boolean, proof oid, url_index boolean,
     url_prefix text, object_columns name[], is_plain boolean, key gc._key_columns,
     refs gc._reference[], links gc._link[], words jsonb
@@ -80,54 +80,6 @@ comment on function gc._links(gc._shape) is
     'The tables that refer to a collection from partitions, and what their links are called.';
 
 
--- As PostgreSQL writes an expression down, it means the same under every setting of a session: all
--- names are in full, and a text with a backslash says so.
-create function gc._as_written(target regclass, what text, expression text)
-    returns text
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    parsed regclass;
-    written text;
-begin
-    if expression is null then
-        return null;
-    end if;
-    parsed := gc._parse_expression(target, what, expression);
-    written := substring(
-        pg_get_viewdef(parsed) from '^\s*SELECT (.*) AS value\n   FROM [^\n]*$');
-    drop view gc._expression;
-    return written;
-end;
-$$;
-
-comment on function gc._as_written(regclass, text, text) is
-    'The expression as PostgreSQL prints it.';
-
-
--- PostgreSQL calls the table something else where its own name means another thing in a view.
-create function gc._written_alias(target regclass)
-    returns text
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    parsed regclass := gc._parse_expression(target, 'name', 'true');
-    written text := substring(pg_get_viewdef(parsed) from '\n   FROM ([^\n]*);$');
-begin
-    drop view gc._expression;
-    return coalesce(nullif(substr(written, length(target::text) + 2), ''),
-        quote_ident(gc._alias(target)));
-end;
-$$;
-
-comment on function gc._written_alias(regclass) is
-    'What the table is called in expressions as PostgreSQL prints them.';
-
-
 -- Columns, text and concatenation: nothing in it can raise.
 create function gc._is_plain(s gc._shape)
     returns boolean
@@ -173,6 +125,205 @@ comment on function gc._object_columns(gc.collections) is
     'The columns that tell which object, and which version of it, a row has.';
 
 
+-- A cast of a literal was done when it was written down.
+create function gc._may_read_times(c gc._shape)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from unnest(array[c.url, c.size, c.label, c.generation]) as e(written)
+        where regexp_replace(e.written, $re$'([^']|'')*'(::[a-z ]+)?$re$
+            || $re$|::(text|character varying|smallint|integer|bigint|numeric)\M$re$
+            || $re$|::(boolean|uuid|bytea)\M$re$, '', 'g') ~ '::|to_timestamp'
+    )
+$$;
+
+comment on function gc._may_read_times(gc._shape) is
+    'Whether an expression about an object may read a time from a text.';
+
+
+-- How values are printed must not depend on who happens to delete a row.
+create function gc._print_settings(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select concat_ws(E'\n', case when not c.is_plain then gc._pinned_sql()
+            else string_agg(distinct s.line, E'\n' order by s.line) end,
+        case when gc._may_read_times(c) then gc._zone_settings() end)
+    from pg_attribute as a
+    join pg_type as t on t.oid = a.atttypid
+    join (values
+        ('bytea', 'set bytea_output = ''hex'''),
+        ('D', 'set datestyle = ''ISO'''), ('D', 'set timezone = ''UTC'''),
+        ('T', 'set intervalstyle = ''postgres'''),
+        ('float', 'set extra_float_digits = 1')
+    ) as s(kind, line)
+        on s.kind in (t.typname, t.typcategory::text)
+            or (s.kind = 'float' and t.typname in ('float4', 'float8'))
+            or t.typcategory not in ('B', 'D', 'E', 'I', 'N', 'S', 'T', 'U')
+    where a.attrelid = c.target and a.attname = any (c.columns)
+$$;
+
+comment on function gc._print_settings(gc._shape) is
+    'The settings under which the columns that are used print in one way only.';
+
+
+-- A store tells A from a, whatever the collation of a column says.
+create function gc._collated_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.url || concat(c.generation) ~* '\mcollate\M' or exists (
+        select from pg_attribute as a
+        join pg_collation as o on o.oid = a.attcollation and o.collname <> 'default'
+        where a.attrelid = c.target and a.attname = any (c.columns)
+    ) then ' collate pg_catalog."default"' else '' end
+$$;
+
+comment on function gc._collated_sql(gc._shape) is
+    'What makes a url be compared byte for byte; empty where it is anyway.';
+
+
+-- A number that is no size, over a pebibyte or not a number at all, must not fail a statement, nor
+-- a sum.
+create function gc._size_sql(c gc._shape)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format(
+        'case when (%1$s)::numeric between 0 and 1125899906842624 then (%1$s)::bigint end', c.size)
+    where c.size is not null
+$$;
+
+comment on function gc._size_sql(gc._shape) is 'The expression for an object''s size.';
+
+
+-- No two rows have one url because no two rows have one key, and perhaps because of a CHECK. A plan
+-- ends when one of the constraints goes.
+create function gc._proved_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('gc._has_check(%s)', k.oid), ' and ' order by k.oid)
+    from pg_constraint as k
+    where k.conrelid = c.target and (k.contype = 'p' or k.oid = c.proof)
+$$;
+
+comment on function gc._proved_sql(gc._shape) is
+    'The condition that what makes a url a row''s own is still there.';
+
+
+-- An index that has what the settings of a session made of a url would not find its row.
+create function gc._findable(c gc._shape, url text, nothing text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when exists (
+        select from gc.collections as o where o.name = c.name and o.url_flaw is not null
+    ) then format('((%s) || %s)', url, nothing) else format('(%s)', url) end
+$$;
+
+comment on function gc._findable(gc._shape, text, text) is
+    'A url as it is looked for: with nothing added where no index is to be asked.';
+
+
+-- A row of a url that is an array is joined with its objects: each of them once, in their order.
+-- Its size is that of all together, so the first has it; what an update took out has none. The
+-- first condition on the url finds rows by an index, the second compares.
+create function gc._object_words(c gc._shape, collated text)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.several then jsonb_build_object(
+        'each', format(' cross join lateral (select o.url, row_number() over (order by min(o.n)) '
+            'from (select i.url collate pg_catalog."default", i.n from unnest(%s) '
+            'with ordinality as i(url, n)) as o(url, n) where o.url is not null group by o.url) '
+            'as object(url, n)', c.url),
+        'url', 'object.url',
+        'no_object', format('coalesce(cardinality(array_remove(%s, null)), 0) = 0', c.url),
+        'object_size', coalesce(
+            'case when object.n = 1 then ' || gc._size_sql(c) || ' end', 'null::bigint'),
+        'old_size', 'null::bigint',
+        'same_url', concat_ws(' and ', gc._findable(c, c.url, '''{}''') || ' @> array[d.url]',
+            case when collated <> '' then format('exists (select from unnest(%s) as o(url) '
+                'where o.url%s = d.url)', c.url, collated) end))
+    else jsonb_build_object(
+        'each', '',
+        'url', gc._text_sql(c.url) || collated,
+        'no_object', gc._text_sql(c.url) || collated || ' is null',
+        'object_size', coalesce(gc._size_sql(c), 'null::bigint'),
+        'old_size', coalesce(gc._size_sql(c), 'null::bigint'),
+        'same_url', concat_ws(' and ',
+            gc._findable(c, gc._text_sql(c.url), '''''') || ' = d.url',
+            case when collated <> '' then gc._text_sql(c.url) || collated || ' = d.url' end))
+    end
+$$;
+
+comment on function gc._object_words(gc._shape, text) is
+    'What stands for the words about a row''s object, or its objects, in templates.';
+
+
+create function gc._words(c gc._shape)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'name', quote_literal(c.name),
+        'target', c.target::text,
+        'table', quote_literal(c.target),
+        'alias', c.alias,
+        'queue', format('gc.%I', gc._object_name(c.name, '_review_queue')),
+        'keys', gc._idents(k.names),
+        't_keys', gc._idents(k.names, 't.'),
+        'queue_keys', gc._idents(k.queue_names),
+        'q_keys', gc._idents(k.queue_names, 'q.'),
+        't_is_q', gc._pair(k.names, 't', k.queue_names, 'q', k.operators),
+        'later_is_q', gc._entry_pair(c.key, 'later', k.queue_names, 'q', k.operators),
+        'key_text', gc._text_of(k.names, c.alias),
+        'q_key_text', gc._text_of(k.queue_names, 'q'),
+        't_key_text', gc._text_of(k.names, 't'),
+        'label', gc._text_sql(c.label),
+        'size', coalesce(gc._size_sql(c), 'null::bigint'),
+        'generation', coalesce(
+            'nullif((' || c.generation || ')::text, '''')' || u.collated, 'null::text'),
+        'computed', (
+            select string_agg(format('count(%s)', e), ', ')
+            from unnest(array[c.url, c.generation, c.label, gc._size_sql(c)]) as e
+            where e is not null
+        ),
+        'due_at', case when c.undo = '0' then 'now()'
+            else format('now() + interval %L', c.undo) end,
+        'wait_for', case
+            when c.shared then 'null::xid8'
+            else format('case when %s then ''0''::xid8 end', gc._proved_sql(c))
+        end,
+        'settings', gc._print_settings(c),
+        'by_index', gc._index_settings()
+            || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'
+    ) || gc._object_words(c, u.collated)
+    from (select (c.key).*) as k
+    cross join lateral coalesce(gc._collated_sql(c), '') as u(collated)
+$$;
+
+comment on function gc._words(gc._shape) is 'What stands for the words in templates.';
+
+
 create function gc._read_shape(c gc.collections)
     returns gc._shape
     language sql
@@ -183,8 +334,9 @@ as $$
         c.name, c.target, gc._written_alias(c.target), gc._as_written(c.target, 'url', c.url),
         gc._as_written(c.target, 'size', c.size), gc._as_written(c.target, 'label', c.label),
         gc._as_written(c.target, 'generation', c.generation),
-        gc._as_written(c.target, 'condition', c.condition), c.events, c.undo, c.columns, c.shared,
-        c.proof, c.url is not null and gc._has_url_index(c), c.url_prefix,
+        gc._as_written(c.target, 'condition', c.condition), c.collect, c.several, gc._turns(c),
+        c.events, gc._undo(c), c.columns, c.shared,
+        c.proof, c.url is not null and gc._has_url_index(c), replace(c.url_prefix, E'\n', chr(1)),
         gc._object_columns(c), null, gc._key(c.target),
         array(select r from gc._references(c) as r), null, null
     )::gc._shape
@@ -201,10 +353,10 @@ create function gc._complete_shape(s gc._shape, is_plain boolean, links gc._link
     set search_path = pg_catalog, pg_temp
 as $$
     select (
-        s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.events,
-        s.undo, s.columns, s.shared, s.proof, s.url_index, s.url_prefix,
-        s.object_columns, _complete_shape.is_plain, s.key, s.refs, _complete_shape.links,
-        _complete_shape.words
+        s.name, s.target, s.alias, s.url, s.size, s.label, s.generation, s.condition, s.collect,
+        s.several, s.turns, s.events, s.undo, s.columns, s.shared, s.proof, s.url_index,
+        s.url_prefix, s.object_columns, _complete_shape.is_plain, s.key, s.refs,
+        _complete_shape.links, _complete_shape.words
     )::gc._shape
 $$;
 
@@ -222,9 +374,31 @@ declare
     s gc._shape := gc._read_shape(c);
 begin
     s := gc._complete_shape(s, gc._is_plain(s), array(select l from gc._links(s) as l), null);
-    return gc._complete_shape(s, s.is_plain, s.links, gc._words(s));
+    return gc._complete_shape(s, s.is_plain, s.links,
+        gc._words(s) || gc._finalizer_words(c) || '{"causes": "this.causes"}');
 end;
 $$;
 
 comment on function gc._shape(gc.collections) is
     'Reads the catalog for a collection, once.';
+
+
+-- The body is quoted like any other text: a name in it may contain what it likes.
+create function gc._function_sql(
+    c gc._shape, suffix text, header text, body text, words jsonb default '{}'
+)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(header, w.words)
+        || E'\nas ' || quote_literal(E'\n' || gc._render(body, w.words) || E'\n')
+    from (
+        select c.words || jsonb_build_object(
+            'function', quote_ident(gc._object_name(c.name, suffix))) || _function_sql.words
+    ) as w(words)
+$$;
+
+comment on function gc._function_sql(gc._shape, text, text, text, jsonb) is
+    'The statement that creates a function of a collection.';

@@ -41,10 +41,13 @@ as $$
         (array_agg(c.held_up order by t.created_at) filter (where c.held_up is not null))[1],
         min(t.due_at) filter (where t.due_at <= clock_timestamp())
     from gc.tombstones as t
+    cross join (select gc._has_gate() and gc._awaits_gate()) as g(waits)
     cross join lateral (
         select t.worker is not null and t.due_at > clock_timestamp(), case
             when t.wait_for > '1'
                 then format('a transaction older than %s has not ended', t.wait_for)
+            when g.waits and t.worker is null and t.due_at <= clock_timestamp()
+                then 'a transaction that was writing when it was first asked for has not ended'
             else t.held_up
         end
     ) as c(claimed, held_up)
@@ -53,6 +56,29 @@ $$;
 
 comment on function gc._tombstone_status(text) is
     'What gc.status says about the tombstones of one collection.';
+
+
+create function gc._total_status(
+    c gc.collections, out deleted_today numeric, out bytes_today numeric,
+    out deleted_total numeric, out bytes_total numeric, out last_deleted_at timestamptz
+)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(sum(n.deleted) filter (where n.day = current_date), 0),
+        coalesce(sum(n.bytes) filter (where n.day = current_date), 0),
+        coalesce(sum(n.deleted), 0), coalesce(sum(n.bytes), 0),
+        max(n.counted_at) filter (where n.deleted > 0)
+    from (
+        select o.day, case when c.url is null then o.rows else o.objects end, o.bytes, o.counted_at
+        from gc.totals as o
+        where o.collection = c.name
+    ) as n(day, deleted, bytes, counted_at)
+$$;
+
+comment on function gc._total_status(gc.collections) is
+    'What gc.status says about what was deleted of a collection.';
 
 
 -- PostgreSQL looks at the table to print an index, and waits for whoever has it locked: there is
@@ -82,8 +108,10 @@ create function gc.status()
         failing bigint, last_error text, tombstones_waiting bigint, tombstones_claimed bigint,
         tombstones_failing bigint, tombstones_last_error text, bytes_waiting numeric,
         deleted_today numeric, bytes_today numeric, deleted_total numeric, bytes_total numeric,
-        paused boolean, why text, tombstones_held_up bigint, held_up_by text,
-        tombstones_overdue_since timestamptz, advice text
+        blocked boolean, why text, tombstones_held_up bigint, held_up_by text,
+        tombstones_overdue_since timestamptz, advice text, paused text, paused_by text,
+        paused_why text, paused_until timestamptz, last_deleted_at timestamptz,
+        kept_rows bigint, kept_bytes numeric
     )
     language sql
     stable
@@ -96,87 +124,22 @@ as $$
         c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
             (select 'a row that went cannot be worked out: ' || min(u.last_error)
                 from gc.unread_rows as u where u.collection = c.name)),
-        t.held_up, t.held_up_by, t.overdue_since, gc._advice(c)
+        t.held_up, t.held_up_by, t.overdue_since, gc._advice(c),
+        p.paused, p.paused_by, p.paused_why, p.paused_until, d.last_deleted_at, k.rows, k.bytes
     from gc.collections as c
     cross join lateral gc._queue_status(c.name) as q
     cross join lateral gc._tombstone_status(c.name) as t
-    cross join lateral (
-        select coalesce(sum(n.deleted) filter (where n.day = current_date), 0),
-            coalesce(sum(n.bytes) filter (where n.day = current_date), 0),
-            coalesce(sum(n.deleted), 0), coalesce(sum(n.bytes), 0)
-        from (
-            select o.day, case when c.url is null then o.rows else o.objects end, o.bytes
-            from gc.totals as o
-            where o.collection = c.name
-        ) as n(day, deleted, bytes)
-    ) as d(deleted_today, bytes_today, deleted_total, bytes_total)
+    cross join lateral gc._trash_status(c.name) as k
+    cross join lateral gc._pause_status(c.name) as p
+    cross join lateral gc._total_status(c) as d
     order by c.name
 $$;
 revoke all on function gc.status() from public;
 
 comment on function gc.status() is
-    'One row a collection: what is queued, due, failing and waiting, what was deleted, and whether '
-    'anything is in the way.';
-
-
-create function gc._next_review(name text)
-    returns timestamptz
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    due timestamptz;
-begin
-    execute format('select min(q.review_after) from gc.%I as q',
-        gc._object_name(name, '_review_queue'))
-    into due;
-    return due;
-end;
-$$;
-
-comment on function gc._next_review(text) is 'When the next review of a collection is due.';
-
-
--- One step of the index for each store and each kind of tombstone, and further only over those that
--- are not under a prefix. What waits for a transaction is asked for again in a second.
-create function gc._next_claim(prefixes text[])
-    returns timestamptz
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select min(d.due_at)
-    from gc._stores(prefixes) as s
-    cross join lateral (
-        (
-            select t.due_at from gc.tombstones as t
-            where t.store = s and t.wait_for is null
-                and (prefixes is null or t.url ^@ any (prefixes))
-            order by t.due_at
-            limit 1
-        )
-        union all
-        select o.due_at
-        from unnest('{0,1}'::xid8[]) as r
-        cross join lateral (
-            select t.due_at from gc.tombstones as t
-            where t.store = s and t.wait_for = r
-                and (prefixes is null or t.url ^@ any (prefixes))
-            order by t.due_at
-            limit 1
-        ) as o
-        union all
-        (
-            select now() + interval '1 second' from gc.tombstones as t
-            where t.store = s and t.wait_for > '1'
-                and (prefixes is null or t.url ^@ any (prefixes))
-            limit 1
-        )
-    ) as d(due_at)
-$$;
-
-comment on function gc._next_claim(text[]) is 'When the next tombstone can be claimed.';
+    'One row a collection: what is queued, due, failing and waiting, what was deleted and when '
+    'last, whether anything is in the way (blocked, why), what is paused by whom, and how much is '
+    'kept for an undo.';
 
 
 create function gc.next_due(prefixes text[] default null)
@@ -188,11 +151,15 @@ create function gc.next_due(prefixes text[] default null)
 as $$
     select least(
         now() + s.max_sleep,
-        (select min(gc._next_review(c.name)) from gc.collections as c where c.problem is null),
-        gc._next_claim(prefixes),
+        (
+            select min(gc._next_review(c.name)) from gc.collections as c
+            where c.problem is null and not gc._is_paused(c.name, 'reviews')
+        ),
+        (select min(p.until) from gc.pauses as p where p.until > clock_timestamp()),
+        gc._next_claim(prefixes, 'storage'),
         (
             select now() from gc.collections as c
-            where c.problem is null
+            where c.problem is null and not gc._is_paused(c.name, 'reviews')
                 and (c.scanning and c.scan_error is null or exists (
                     select from gc.scan_requests as r
                     where r.collection = c.name and c.scan_error is null
@@ -202,6 +169,7 @@ as $$
         (
             select min(u.due_at) from gc.unread_rows as u
             join gc.collections as c on c.name = u.collection and c.problem is null
+            where not gc._is_paused(c.name, 'reviews')
         )
     )
     from gc.settings as s

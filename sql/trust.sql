@@ -164,11 +164,12 @@ $$;
 comment on function gc._has_rules() is 'Whether any table in this database has a rule.';
 
 
--- Foreign keys into the collection are read by its reviews; those that are owned are deleted from.
+-- Foreign keys into the collection are read by its reviews, and those into owned rows that have its
+-- key; those that are owned are deleted from.
 -- Where a row is deleted, PostgreSQL goes on by itself: to partitions, along ON DELETE CASCADE, SET
 -- NULL and SET DEFAULT, into what a rule names; and it checks deferred constraints when it is told
 -- to, all of one name in a schema at once.
-create function gc._touched(target regclass, owned oid[])
+create function gc._touched(target regclass, owned oid[], children oid[])
     returns table (relation oid, written boolean, by_parent boolean)
     language plpgsql
     stable
@@ -186,9 +187,12 @@ begin
             from pg_inherits as i join pg_class as p on p.oid = i.inhparent
             union all
             select k.confrelid, k.conrelid, k.confdeltype in ('c', 'n', 'd')
-                or k.conrelid = any (owned) and k.confrelid = any (roots),
-                k.condeferrable or k.confrelid = any (roots), false
+                or k.conrelid = any (owned) and k.confrelid = any (roots || owned),
+                k.condeferrable or k.confrelid = any (roots || children), false
             from pg_constraint as k where k.contype = 'f' and k.conparentid = 0
+            union all
+            select target::oid, d, d = any (owned), true, false
+            from gc._declared_tables(target) as d
             union all
             select r.ev_class, d.refobjid, true, r.ev_type = '1', false
             from pg_rewrite as r
@@ -207,9 +211,36 @@ begin
 end;
 $$;
 
-comment on function gc._touched(regclass, oid[]) is
+comment on function gc._touched(regclass, oid[], oid[]) is
     'The tables that a review of this one reads, and those that it writes; by_parent: that are '
     'only touched as partitions of another.';
+
+
+create function gc._touched_by(c gc.collections)
+    returns table (relation oid, written boolean, by_parent boolean)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    owned oid[];
+    children oid[];
+begin
+    if c.collect = 'deleted' then
+        return query
+            select p::oid, false, p <> c.target from gc._partitions(c.target) as p;
+        return;
+    end if;
+    select coalesce(array_agg(o.relation), '{}'),
+        coalesce(array_agg(o.relation) filter (where o.is_child), '{}')
+    into owned, children
+    from gc._owned_tables(c) as o;
+    return query select t.* from gc._touched(c.target, owned, children) as t;
+end;
+$$;
+
+comment on function gc._touched_by(gc.collections) is
+    'The tables that a review of this collection reads and writes.';
 
 
 create function gc._deferrable(tables oid[])
@@ -272,6 +303,160 @@ $$;
 comment on function gc._objects_of(oid[]) is
     'Tables with all that PostgreSQL computes or runs when they are read or written. What has no '
     'owner here belongs to whoever owns the table.';
+
+
+-- A trigger can be put on a table by anyone who has the right TRIGGER there. Its function is known
+-- by its owner; but its condition may be any call of a function that came with the server, and some
+-- of those run what they are given. What reads a sequence, as our own condition does, runs nothing.
+create function gc._untrusted(c gc.collections)
+    returns table (what text, owner name)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan
+as $$
+declare
+    tables oid[];
+    written oid[];
+    trusted oid[] := array(select gc._trusted(c.target));
+begin
+    select array_agg(t.relation), array_agg(t.relation) filter (where t.written)
+    into tables, written
+    from gc._touched_by(c) as t;
+    tables := array(
+        select unnest(tables)
+        union
+        select d.relation from gc._deferrable(written) as d
+        union
+        select r.oid from pg_class as r
+        where r.relnamespace = 'gc'::regnamespace
+            and r.relname = any (c.links || gc._object_name(c.name, '_review_queue'))
+    );
+    return query
+        with objects as materialized (select * from gc._objects_of(tables))
+        select i.type || ' ' || i.identity, pg_get_userbyid(o.owner)
+        from objects as o
+        cross join lateral pg_identify_object(o.class, o.id, 0) as i
+        where o.owner <> all (trusted)
+        union all
+        select u.*
+        from (select array_agg(o.class), array_agg(o.id) from objects as o) as o(classes, ids)
+        cross join lateral gc._untrusted_code(c.target, o.classes, o.ids) as u
+        union all
+        select format('trigger %I on %s', g.tgname, g.tgrelid::regclass), null::name
+        from pg_trigger as g
+        cross join (
+            select format(':funcid %s ', 'pg_sequence_last_value(regclass)'::regprocedure::oid)
+        ) as gate(call)
+        where g.tgrelid = any (tables) and not g.tgisinternal and case
+            when g.tgqual is not null
+                then gc._unfit_call(replace(g.tgqual::text, gate.call, ''), true) is not null
+        end;
+end;
+$$;
+
+comment on function gc._untrusted(gc.collections) is
+    'What a review would touch that belongs to a role nobody has said to trust; the owner is null '
+    'where nobody can tell whose it is.';
+
+
+create function gc._require_trusted(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    what text;
+    owner name;
+begin
+    select u.what, u.owner into what, owner
+    from gc._untrusted(c) as u
+    order by array_position(array['table', 'trigger'], split_part(u.what, ' ', 1)), 1
+    limit 1;
+    if found and owner is null then
+        raise 'the condition of % could run anything with the rights of %', what, current_user
+            using errcode = 'insufficient_privilege',
+                detail = 'It calls a function that need not give the same answer every time.',
+                hint = format('drop %s;', what);
+    elsif found then
+        raise '% belongs to %, who could run code with the rights of %', what, owner, current_user
+            using errcode = 'insufficient_privilege',
+                detail = 'A review reads or deletes rows, and that can make it run.',
+                hint = format('update gc.settings set trusted_roles = trusted_roles || %L::name;',
+                    owner);
+    end if;
+end;
+$$;
+
+comment on function gc._require_trusted(gc.collections) is
+    'Raises if anything that a review can make run belongs to a role that is not trusted.';
+
+
+create function gc._require_lockable(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    relation regclass := (
+        select t.relation from gc._touched_by(c) as t
+        join pg_class as r on r.oid = t.relation and r.relkind in ('r', 'p')
+        where not t.by_parent and not has_table_privilege(
+            t.relation, case when t.written then 'update, delete' else 'select' end)
+        order by 1
+        limit 1
+    );
+begin
+    if relation is not null then
+        raise '% may not lock %', current_user, relation
+            using errcode = 'insufficient_privilege',
+                detail = 'A review reads it, or deletes from it along a cascade.',
+                hint = format('grant select, delete on %s to %I;', relation, current_user);
+    end if;
+end;
+$$;
+
+comment on function gc._require_lockable(gc.collections) is
+    'Raises if the owner of blobgc lacks the right to lock a table that a review touches.';
+
+
+-- From here on nobody can put a trigger on what a review deletes from, nor a foreign key: both need
+-- a lock that excludes ROW EXCLUSIVE. They can be aimed at one partition and lock only that, so
+-- LOCK TABLE goes down to the partitions; the DELETE would lock all of them in this mode anyway.
+-- Tables that are only read are locked as reading locks them: no code of others can get there, for
+-- whoever may create an index owns the table. The order is that of the oids, for everybody. A
+-- foreign key that came while a lock was waited for is in the fingerprint, which is looked at next.
+create function gc._lock_touched(c gc.collections)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    command text;
+begin
+    for command in
+        select format('lock table %s%s in %s mode',
+            case when t.written and r.relkind = 'p' then '' else 'only ' end, r.oid::regclass,
+            case when t.written then 'row exclusive' else 'access share' end)
+        from gc._touched_by(c) as t
+        join pg_class as r on r.oid = t.relation and r.relkind in ('r', 'p')
+        where not t.by_parent
+        order by r.oid
+    loop
+        perform gc._run(command);
+    end loop;
+exception
+    when insufficient_privilege then
+        perform gc._require_lockable(c);
+        raise;
+end;
+$$;
+
+comment on function gc._lock_touched(gc.collections) is
+    'Locks all tables that a review touches, so that nobody can add code to them.';
 
 
 create function gc._strangers(target regclass, tables name[], functions name[])

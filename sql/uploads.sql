@@ -7,42 +7,6 @@
 -- others; a locked slot can. It is taken first; then, if there is a tombstone, claims that have it
 -- are waited for: what they have leased is seen, and what begins later sees the slot.
 
-create function gc._has_holds()
-    returns boolean
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return exists (
-        select from gc.holds as h where h.held_until > (select clock_timestamp())
-    );
-end;
-$$;
-
-comment on function gc._has_holds() is 'Whether anything is held at all.';
-
-
-create function gc._is_held(collection text, key text, url text)
-    returns boolean
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select exists (
-        select from gc.holds as h
-        where h.collection = _is_held.collection and h.key = _is_held.key
-            and h.held_until > clock_timestamp()
-    ) or exists (
-        select from gc.holds as h
-        where h.url = _is_held.url and h.held_until > clock_timestamp()
-    )
-$$;
-
-comment on function gc._is_held(text, text, text) is
-    'Whether somebody uses the row or is writing its object.';
-
-
 -- Whoever has a lock on a tombstone may be leasing it at this moment. It is waited for; the lock
 -- that ends the wait goes with the subtransaction.
 create function gc._await_claims(ids bigint[], wait interval)
@@ -56,9 +20,9 @@ begin
     perform set_config('lock_timeout',
         greatest(extract(epoch from wait) * 1000, 1)::integer || 'ms', true);
     perform from gc.tombstones as t where t.id = any (ids) order by t.id for share;
-    raise 'the wait is over' using errcode = 'ZG000';
+    raise 'the wait is over' using errcode = 'ZG999';
 exception
-    when sqlstate 'ZG000' then
+    when sqlstate 'ZG999' then
         null;
     when lock_not_available then
         raise 'somebody is claiming the object, or takes it back, and has not committed'
@@ -70,6 +34,31 @@ $$;
 
 comment on function gc._await_claims(bigint[], interval) is
     'Waits until nobody has a lock on the tombstones; raises ZG001 when that takes too long.';
+
+
+-- Only where the key alone makes the url: see gc._shares_objects.
+create function gc._url_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql(c, '_url', $template$
+create or replace function gc.{function}(key text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    {settings}
+$template$, $template$
+    select {url} from (select {typed}) as {alias}({keys})$template$,
+        jsonb_build_object(
+            'typed', gc._parsed_key_sql(c, '$1')))
+    where c.url is not null and not c.shared
+$$;
+
+comment on function gc._url_sql(gc._shape) is
+    'The function gc.<name>_url: the address that the object of a key has or would have.';
 
 
 create function gc._url_of(c gc.collections, key text)
@@ -168,6 +157,25 @@ $$;
 
 comment on function gc._require_own_url(gc.collections, text) is
     'Raises for an address that no row of the collection can have.';
+
+
+-- A row that is deleted by a transaction that did not wait for the disk is back after a crash. The
+-- commit of a claim comes after all that the claim has seen, so it makes that durable too.
+create function gc._commit_durably()
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end;
+$$;
+
+comment on function gc._commit_durably() is
+    'Makes this transaction wait for the disk when it commits, whatever the session says.';
 
 
 -- The object is written after this, so a crash must not take the hold away.
@@ -280,35 +288,6 @@ $$;
 comment on function gc._end_upload(text, text, text) is 'What gc.end_upload does.';
 
 
--- The right to announce an upload is that to call the collection's own function, which gc.track has
--- made: nobody can hold, or ask for, rows of a collection that is not theirs.
-create function gc._own_function(name text, suffix text)
-    returns regproc
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    own regproc := to_regproc(format('gc.%I', gc._object_name(coalesce(name, ''), suffix)));
-begin
-    if own is null or coalesce(name, '') = '' then
-        raise 'there is no collection "%"', name
-            using errcode = 'undefined_object',
-                detail = 'Only gc.track makes one.',
-                hint = 'select * from gc.track(''schema.table'');';
-    elsif not has_function_privilege(own, 'execute') then
-        raise '% may not announce uploads of "%"', current_user, name
-            using errcode = 'insufficient_privilege',
-                hint = format('select gc.grant_uploader(%L, array[%L]);', current_user, name);
-    end if;
-    return own;
-end;
-$$;
-
-comment on function gc._own_function(text, text) is
-    'The function that a collection has for its users; raises if the caller may not use it.';
-
-
 create function gc.begin_upload(
     name text, key text, url text default null, wait interval default '5 seconds',
     timeout interval default null, upload text default null
@@ -353,25 +332,6 @@ revoke all on function gc.end_upload(text, text, text) from public;
 comment on function gc.end_upload(text, text, text) is
     'Ends an upload of the key that gc.begin_upload announced: the one of that name, or the oldest '
     'without one. False if there is none, or if it has timed out.';
-
-
-create function gc.keep_alive(name text, key text)
-    returns boolean
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-declare
-    alive boolean;
-begin
-    execute format('select %s($1)', gc._own_function(name, '_keep_alive')) into alive using key;
-    return alive;
-end;
-$$;
-revoke all on function gc.keep_alive(text, text) from public;
-
-comment on function gc.keep_alive(text, text) is
-    'Whether the row exists; if so, it is not collected for a while (gc.settings.keep_alive).';
 
 
 create function gc._require_uploads(collection text, keys text[], urls text[])

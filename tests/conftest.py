@@ -18,7 +18,16 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from stores import AmazonObjects, AmazonServer, FileObjects, GoogleObjects, GoogleServer, Objects
+from stores import (
+    AmazonObjects,
+    AmazonServer,
+    AzureObjects,
+    AzureServer,
+    FileObjects,
+    GoogleObjects,
+    GoogleServer,
+    Objects,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("BLOBGC_PGBIN", "/nonexistent"))
@@ -38,7 +47,7 @@ create index post_file_id_idx on app.post (file_id);
 
 # Everything is due at once.
 NO_DELAY = """
-update gc.settings set jitter = '0', lock_timeout = '20 seconds';
+update gc.settings set jitter = '0', undo = '0', lock_timeout = '20 seconds', brake_share = 1;
 insert into gc.review_after_defaults
 values ('file_insert', '0'), ('post_delete', '0'), ('post_update', '0');
 """
@@ -200,7 +209,8 @@ relations as (
 select 'schema', n.nspname, s.nspowner::regrole::text, s.nspacl::text
 from spaces as n join pg_namespace as s on s.oid = n.oid
 union all
-select 'function', p.oid::regprocedure::text, pg_get_functiondef(p.oid),
+select 'function', p.oid::regprocedure::text,
+    case when p.prokind <> 'a' then pg_get_functiondef(p.oid) end,
     format('%s %s %s', p.proowner::regrole, p.proacl, p.prokind)
 from pg_proc as p join spaces as n on n.oid = p.pronamespace
 union all
@@ -282,6 +292,20 @@ def amazon_server() -> Iterator[AmazonServer]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureServer]:
+    server = AzureServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def azure(azure_server: AzureServer) -> Iterator[AzureObjects]:
+    objects = AzureObjects(azure_server)
+    yield objects
+    objects.close()
+
+
 @pytest.fixture
 def google(google_server: GoogleServer) -> Iterator[GoogleObjects]:
     objects = GoogleObjects(google_server)
@@ -308,7 +332,7 @@ def files(tmp_path: Path) -> FileObjects:
     return FileObjects(tmp_path)
 
 
-@pytest.fixture(params=["files", "google", "amazon"])
+@pytest.fixture(params=["files", "google", "amazon", "azure"])
 def objects(request: pytest.FixtureRequest) -> Objects:
     """Each kind of store in turn."""
     found: Objects = request.getfixturevalue(request.param)

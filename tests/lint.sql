@@ -31,3 +31,22 @@ select gc.track('lint.blob',
     condition => $$state = 'old' and at < now()$$, owned => '{link}', undo => '1 hour');
 select gc.track('lint.manifest', owned => '{layer}');
 select gc.track('lint.file', url => 'path', condition => $$note ->> 'x' is null$$);
+create function lint.digests(body jsonb) returns bytea[] language sql immutable
+    return array[decode(body ->> 'digest', 'hex')];
+create table lint.mention (digest bytea, kind text, body jsonb, path varchar, paths text[]);
+create index on lint.mention (digest);
+create index on lint.mention (path);
+create index on lint.mention using gin (lint.digests(body));
+create index on lint.mention using gin (paths);
+select gc.declare_reference('blob', 'lint.mention', 'digest', condition => $$kind = 'blob'$$);
+select gc.declare_reference('blob', 'lint.mention', 'lint.digests(body)', strict => true);
+select gc.declare_reference('file', 'lint.mention', 'path', by => 'path');
+select gc.declare_reference('file', 'lint.mention', 'paths', by => 'path');
+select gc.track('lint.blob', owned => '{link, mention(digest)}', condition => 'true');
+
+create table lint.picture (id integer primary key, urls text[]);
+select gc.track('lint.picture', url => 'urls', collect => 'deleted');
+create table lint.night (id integer primary key, part integer references lint.picture);
+create table lint.night_part (id integer references lint.night, at timestamptz) partition by list (at);
+create index on lint.night_part (id);
+select gc.track('lint.night', condition => 'extract(hour from now()) < 3');

@@ -1,12 +1,13 @@
 """An HTTP proxy in front of an object store: it keeps conditions, and breaks what a test wants.
 
 fake-gcs-server deletes without looking at ifGenerationMatch; here it is looked at, and nothing is
-uploaded between the look and the delete.
+uploaded between the look and the delete. A batch of deletes is split for the same reason.
 """
 
 from __future__ import annotations
 
 import contextlib
+import email
 import http.client
 import http.server
 import json
@@ -22,6 +23,8 @@ from urllib.parse import parse_qs, urlsplit
 # What happens to a request: a status instead of an answer; or, before or after it is passed on, a
 # connection that is reset, or no answer for as long as the client waits; or one that never ends.
 Fault = int | str
+BATCH = "/batch/storage/v1"
+Answer = tuple[int, list[tuple[str, str]], bytes]
 KINDS: tuple[Fault, ...] = (503, 429, "reset", "reset after", "hang", "hang after")
 
 
@@ -31,8 +34,12 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.upstream = port
         self.fault: Callable[[], Fault | None] = lambda: None
-        self.fault_of: Callable[[bytes], Fault | None] = lambda body: None  # By what is asked.
+        # By what is asked: the body, or each part of a batch for GCS.
+        self.fault_of: Callable[[bytes], Fault | None] = lambda body: None
         self.requests = 0  # Deletes that were asked for.
+        self.delay = 0.0  # Seconds that each request takes longer.
+        # What a runner asks at its start, before it deletes anything, is passed on and not counted.
+        self.spares_probes = True
         self.hang_seconds = 1.0
         self.deletes = 0  # Those that the server has carried out, or found nothing to do for.
         self.before, self.after = threading.Event(), threading.Event()  # Cleared: held there.
@@ -92,9 +99,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        is_delete = self.command == "DELETE" or self.path.endswith("?delete")
-        fault = self.owner.fault() or self.owner.fault_of(body) if is_delete else None
+        time.sleep(self.owner.delay)
+        is_delete = self.is_delete(body)
+        fault = None
         if is_delete:
+            fault = self.owner.fault()
+            if not fault and self.path != BATCH:
+                fault = self.owner.fault_of(body)
             self.owner.requests += 1
             self.wait_at(self.owner.before)
         if isinstance(fault, int):
@@ -113,25 +124,69 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = handle_any
 
+    def is_delete(self, body: bytes) -> bool:
+        """Whether it is to be counted and perhaps broken."""
+        if not (self.command == "DELETE" or self.path == BATCH or self.path.endswith("?delete")
+                or self.path.endswith("comp=batch")):
+            return False
+        if b".blobgc-" in self.path.encode() + body and self.owner.spares_probes:
+            return False
+        self.owner.spares_probes = False
+        return True
+
     def wait_at(self, gate: threading.Event) -> None:
         if not gate.is_set():
             self.owner.held.release()
             gate.wait()
 
-    def pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        parts = urlsplit(self.path)
-        wanted = parse_qs(parts.query).get("ifGenerationMatch")
+    def pass_on(self, body: bytes) -> Answer:
+        if self.path == BATCH:
+            return self.split(body)
         if self.command == "GET":
             return self.ask(self.command, self.path, body)
         with self.owner.lock:
-            if self.command == "DELETE" and wanted:
-                status, _, content = self.ask("GET", parts.path, b"")
-                if status == 200 and json.loads(content)["generation"] != wanted[0]:
-                    return 412, [], b"{}"
-            return self.ask(self.command, self.path, body)
+            return self.ask_on_condition(self.command, self.path, body)
 
-    def ask(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        self.server_side.request(method, path, body, dict(self.headers.items()))
+    def ask_on_condition(self, method: str, path: str, body: bytes) -> Answer:
+        parts = urlsplit(path)
+        wanted = parse_qs(parts.query).get("ifGenerationMatch")
+        if method == "DELETE" and wanted:
+            status, _, content = self.ask("GET", parts.path, b"")
+            if status == 200 and json.loads(content)["generation"] != wanted[0]:
+                return 412, [], b"{}"
+        return self.ask(method, path, body)
+
+    def split(self, body: bytes) -> Answer:
+        """Answers a batch of deletes part by part."""
+        head = f"Content-Type: {self.headers['Content-Type']}\n\n".encode()
+        answer = b""
+        parts = list(email.message_from_bytes(head + body).walk())[1:]
+        if len(parts) > 100:
+            return 400, [], b"a batch has at most 100 parts"
+        for part in parts:
+            method, url, _ = str(part.get_payload()).splitlines()[0].split(" ")
+            assert method == "DELETE", method
+            address = urlsplit(url)
+            is_probe = ".blobgc-" in url
+            fault = None if is_probe else self.owner.fault_of(url.encode())
+            if fault:
+                assert isinstance(fault, int)
+                status, content = fault, b"injected"
+            else:
+                with self.owner.lock:
+                    path = f"{address.path}?{address.query}"
+                    status, _, content = self.ask_on_condition(method, path, b"")
+            answer += (f"--part\r\nContent-Type: application/http\r\n\r\nHTTP/1.1 {status} "
+                       f"{http.client.responses[status]}\r\nContent-Type: application/json\r\n"
+                       f"\r\n").encode() + content + b"\r\n"
+        kind = ("Content-Type", "multipart/mixed; boundary=part")
+        return 200, [kind], answer + b"--part--"
+
+    def ask(self, method: str, path: str, body: bytes) -> Answer:
+        headers = dict(self.headers.items())
+        if self.path == BATCH:
+            headers = {"Host": self.headers["Host"]}  # The others are of the whole batch.
+        self.server_side.request(method, path, body, headers)
         response = self.server_side.getresponse()
         return response.status, response.getheaders(), response.read()
 

@@ -158,6 +158,11 @@ class AmazonObjects:
         )
         return str(answer["VersionId"]) if self.has_versions else None
 
+    def put_content(self, name: str, content: bytes) -> str:
+        """Returns the ETag."""
+        answer = self.client.put_object(Bucket=self.bucket, Key=self.folder + name, Body=content)
+        return str(answer["ETag"])
+
     def names(self) -> set[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=self.bucket, Prefix=self.folder
@@ -184,7 +189,9 @@ class AmazonServer:
         self.process = subprocess.Popen(
             [program, "server", "-s3", f"-dir={self.folder}", "-ip=127.0.0.1",
              "-ip.bind=127.0.0.1", "-master.telemetry=false", "-volume.max=100",
-             "-master.volumeSizeLimitMB=64", *(f"{name}={port}" for name, port in ports.items())],
+             "-master.volumeSizeLimitMB=64", *(f"{name}={port}" for name, port in ports.items()),
+             # They would listen at ports that every SeaweedFS of this machine wants.
+             "-s3.port.iceberg=0", "-s3.port.lance=0"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder,
         )
         wait_for_port(self.port, self.process)
@@ -217,6 +224,59 @@ class AmazonServer:
 
     def close(self) -> None:
         self.process.kill()  # It takes long to end by itself, and nothing of it is kept.
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class AzureObjects:
+    """A container of Azurite; the runner goes through a proxy, the test does not."""
+
+    def __init__(self, server: AzureServer) -> None:
+        self.proxy = Proxy(server.port)
+        self.bucket = f"bucket-{next(_numbers)}"
+        self.prefix = f"az://{self.bucket}/things/"
+        self.environment = {"AZURE_STORAGE_CONNECTION_STRING": server.address(self.proxy.port)}
+        service = importlib.import_module("azure.storage.blob").BlobServiceClient
+        account = service.from_connection_string(server.address(server.port))
+        self.client: Any = account.create_container(self.bucket)
+
+    def put(self, name: str) -> str:
+        blob = self.client.get_blob_client(f"things/{name}")
+        return str(blob.upload_blob(name.encode(), overwrite=True)["etag"])
+
+    def names(self) -> set[str]:
+        return {name.removeprefix("things/") for name in self.client.list_blob_names()}
+
+    def close(self) -> None:
+        self.proxy.close()
+
+
+class AzureServer:
+    """Azurite, Microsoft's own emulator, which tests/setup gets from npm."""
+
+    # Everybody's key for an emulator, as Microsoft's documents have it.
+    KEY = ("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/"
+           "K1SZFPTOtr/KBHBeksoGMGw==")
+
+    def __init__(self) -> None:
+        folder = Path(sys.executable).parent.parent / "azurite/node_modules/azurite"
+        self.folder = tempfile.mkdtemp(prefix="blobgc_azurite.")
+        self.port = free_port()
+        self.process = subprocess.Popen(
+            ["node", folder / "dist/src/blob/main.js", "--blobHost", "127.0.0.1",
+             "--blobPort", str(self.port), "--location", self.folder, "--silent",
+             "--skipApiVersionCheck", "--disableTelemetry"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder,
+        )
+        wait_for_port(self.port, self.process)
+
+    def address(self, port: int) -> str:
+        name = "devstoreaccount1"
+        return (f"DefaultEndpointsProtocol=http;AccountName={name};AccountKey={self.KEY};"
+                f"BlobEndpoint=http://127.0.0.1:{port}/{name};")
+
+    def close(self) -> None:
+        self.process.kill()
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -378,3 +378,140 @@ def test_an_upload_that_was_announced_is_so_after_a_crash_even_without_synchrono
         assert value(conn, "select count(*) from gc.tombstones") == 1
         assert claim(conn) == {}
         execute(conn, "insert into app.file values (7)")
+
+
+def kept_rows(conn: Connection) -> list[tuple[object, ...]]:
+    return rows(conn, "select relation::text, key, content::text from gc.trash_rows order by 1, 2")
+
+
+def delete_by_mistake(conn: Connection) -> None:
+    """All files, with an undo window; restoring file 3 takes as long as lock 1 is held."""
+    execute(conn, "update gc.settings set undo = '1 day'; select gc.review(); delete from app.file")
+    execute(conn, """
+        create trigger pause_insert before insert on app.file
+            for each row when (new.id = 3) execute function app.pause()
+        """)
+    execute(conn, "create or replace function app.pause() returns trigger language plpgsql as "
+                  "$$ begin perform pg_advisory_xact_lock_shared(1); return new; end $$")
+
+
+def test_a_crash_in_the_middle_of_a_restore_undoes_all_of_it(
+    database: Database, crash: Crash
+) -> None:
+    with database.connect() as conn:
+        before = rows(conn, "select * from app.file order by id"), rows(conn, "table app.post")
+        delete_by_mistake(conn)
+        kept, files = kept_rows(conn), value(conn, "select count(*) from app.file")
+        assert files == 0 and len(kept) == 14
+    restorer, other = database.connect(), database.connect()
+    execute(other, "select pg_advisory_lock(1)")
+
+    def run() -> None:
+        with contextlib.suppress(psycopg.OperationalError):
+            rows(restorer, "select gc.restore(collection, key) from gc.trash")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: is_waiting(other, restorer.info.backend_pid), "the restore's insert")
+    crash(restorer)
+    thread.join()
+
+    with database.connect() as conn:
+        assert value(conn, "select count(*) from app.file") == 0
+        assert kept_rows(conn) == kept
+        assert value(conn, "select count(*) from gc.tombstones") == 10
+        assert value(conn, "select gc.restore(collection, key) from gc.trash") == 14
+        after = rows(conn, "select * from app.file order by id"), rows(conn, "table app.post")
+        assert after == before
+        assert value(conn, "select count(*) from gc.tombstones") == 0
+
+
+def test_a_crash_after_the_commit_of_a_restore_keeps_every_row(
+    database: Database, crash: Crash
+) -> None:
+    restorer = database.connect()
+    before = rows(restorer, "select * from app.file order by id")
+    delete_by_mistake(restorer)
+    assert value(restorer, "select gc.restore(collection, key) from gc.trash") == 14
+    crash(restorer)
+    with database.connect() as conn:
+        assert rows(conn, "select * from app.file order by id") == before
+        assert kept_rows(conn) == []
+        assert value(conn, "select count(*) from gc.tombstones") == 0
+
+
+FINALIZERS = """
+select gc.track('app.file', url => $$'file:///store/' || id$$, size => 'bytes',
+    finalizers => '{cdn-purge}');
+"""
+
+
+def purge(conn: Connection, worker: str) -> int:
+    """A worker of the finalizer claims everything, and confirms."""
+    ids = [row[0] for row in rows(
+        conn, "select id from gc.claim(%s, finalizer => 'cdn-purge')", worker)]
+    confirmed: int = value(conn, "select gc.confirm(%s, %s)", worker, ids)
+    assert confirmed == len(ids)
+    return confirmed
+
+
+def test_a_crash_before_the_commit_of_a_finalizer_leaves_its_step_to_be_done(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    execute(worker, FINALIZERS)
+    review(worker)
+    worker.autocommit = False
+    assert purge(worker, "first") == len(GARBAGE)
+    crash(worker)
+    with database.connect() as conn:
+        assert claim(conn, "second") == {}, "storage gets nothing before the step is finished"
+        assert purge(conn, "second") == len(GARBAGE)
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_after_the_commit_of_a_finalizer_keeps_its_step_finished(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    worker = database.connect()
+    execute(worker, FINALIZERS)
+    review(worker)
+    assert purge(worker, "first") == len(GARBAGE)
+    crash(worker)
+    with database.connect() as conn:
+        assert purge(conn, "second") == 0
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_crash_before_the_commit_of_striking_off_strikes_nothing_off(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    operator = database.connect()
+    execute(operator, FINALIZERS)
+    review(operator)
+    operator.autocommit = False
+    struck = value(operator, "select gc.strike_finalizer('file', 'cdn-purge', 'no CDN')")
+    assert struck == len(GARBAGE)
+    crash(operator)
+    with database.connect() as conn:
+        assert value(conn, "select count(*) from gc.struck_finalizers") == 0
+        assert claim(conn, "second") == {}
+        assert purge(conn, "second") == len(GARBAGE)
+        finish(conn, store)
+        assert_all_gone_once(conn, store)
+
+
+def test_a_cause_that_was_committed_survives_a_crash(
+    database: Database, store: set[str], crash: Crash
+) -> None:
+    author = database.connect()
+    with author.transaction():
+        execute(author, "select gc.because('ticket 4711'); delete from app.post where id = 7")
+    crash(author)
+    with database.connect() as conn:
+        assert rows(conn, "select state, key from gc.receipt('ticket 4711')") == [("queued", "7")]
+        rows(conn, "select * from gc.review()")
+        assert rows(conn, "select state, key from gc.receipt('ticket 4711')") == [("waiting", "7")]
+        assert value(conn, "select count(*) from gc.tombstones where causes is null") == 6

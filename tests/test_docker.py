@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, NewDatabase, value, wait_until
+from stores import GoogleServer
 
-import runner
+from blobgc import cli
+from blobgc.commands import run
 
 DOCKER = ROOT / "docker"
 
@@ -26,13 +28,14 @@ def load(name: str) -> Any:
 
 def accepts(words: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the runner understands this command line."""
-    monkeypatch.setattr(runner, "run", lambda options: 0 if options.store else 1)
-    return runner.main(words) == 0
+    monkeypatch.setattr(run, "run", lambda options: 0 if options.store else 1)
+    return cli.main(words) == 0
 
 
 def test_compose_brings_up_everything() -> None:
     services = load("compose.yaml")["services"]
-    assert set(services) == {"database", "store", "runner", "prometheus", "grafana", "test"}
+    assert set(services) == {
+        "application", "database", "store", "runner", "prometheus", "grafana", "test"}
     for service in services.values():
         assert ("image" in service) != ("build" in service)
         assert set(service.get("depends_on", {})) <= set(services)
@@ -46,6 +49,37 @@ def test_compose_brings_up_everything() -> None:
     assert services["test"]["profiles"] == ["test"], "it does not start with the others"
 
 
+def test_the_application_of_compose_leaves_something_to_collect(
+    new_database: NewDatabase, google_server: GoogleServer
+) -> None:
+    """And the runner collects it, from a store that knows no batches."""
+    services = load("compose.yaml")["services"]
+    database = new_database()
+    database.psql((DOCKER / "init.sql").read_text())
+    environment = database.environment | {
+        "STORAGE_EMULATOR_HOST": google_server.url, "KEEP_POSTS": "1 second"}
+    words = services["runner"]["command"].split()
+    store = words[words.index("--store") + 1]
+    application = subprocess.Popen([sys.executable, DOCKER / "application.py"], env=environment)
+    runner = None
+    try:
+        with database.connect() as conn:
+            wait_until(lambda: bool(value(conn, "select to_regclass('post') is not null")),
+                       "its tables")
+            wait_until(lambda: value(conn, "select count(*) from file") > 10, "its files")
+            runner = subprocess.Popen(
+                [sys.executable, ROOT / "runner.py", "run", "--store", store], env=environment,
+                stderr=subprocess.DEVNULL)
+            wait_until(lambda: value(conn, "select coalesce(sum(objects), 0) from gc.totals") > 5,
+                       "objects to be deleted", 40)
+            assert application.poll() is None and runner.poll() is None
+    finally:
+        for process in (application, runner):
+            if process:
+                process.kill()
+                process.wait()
+
+
 def test_builds_name_stages_and_files_that_are_there() -> None:
     text = (DOCKER / "Dockerfile").read_text()
     stages = set(re.findall(r"^FROM \S+ AS (\w+)", text, re.M))
@@ -54,6 +88,9 @@ def test_builds_name_stages_and_files_that_are_there() -> None:
         stages
     )
     for line in re.findall(r"^COPY (.+)$", text, re.M):
+        if line.startswith("--from="):
+            assert line.split()[0].removeprefix("--from=") in stages
+            continue
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
 
@@ -86,6 +123,23 @@ def test_grafana_finds_the_dashboard_and_its_source() -> None:
     assert f"{provider['options']['path']}/blobgc.json" in mounted
     places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
+
+
+def test_the_dashboard_counts_once_what_every_runner_reports() -> None:
+    """Each serves what the database says. Only its own counters are added up."""
+    dashboard = json.loads((DOCKER / "grafana/dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    of_database = [text for text in asked if "blobgc_runner_" not in text]
+    assert len(of_database) > 10
+    for text in of_database:
+        assert re.search(r"max by \([a-z, ]+\) \((rate\()?blobgc_\w+", text), text
+
+
+def test_the_unit_can_write_files_and_read_credentials_at_home() -> None:
+    text = (DOCKER / "blobgc.service").read_text()
+    assert re.search("^User=blobgc$", text, re.M) and "DynamicUser" not in text
+    assert re.search("^ProtectSystem=full$", text, re.M), "strict: no folder can be written to"
+    assert re.search("^ProtectHome=read-only$", text, re.M)
 
 
 def test_the_runner_understands_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ lines.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from conftest import ROOT, Connection, Database, NewDatabase, execute, rows
 from psycopg import sql
 
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-RUNNABLE = ["../README.md", "concepts.md", "production.md"]
+RUNNABLE = ["../README.md", "concepts.md", "production.md", "receipts.md"]
 
 BLOCK = re.compile(r"^```sql run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -61,6 +63,54 @@ def test_the_sql_of_a_document_runs_and_prints_what_it_says(
         printed = fresh.run("psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-f", "-", stdin=block)
         if expected:
             assert trimmed(printed) == trimmed(expected), block
+
+
+# A block of ```console: after a $ is what is typed, and below it what is printed, in which … stands
+# for anything.
+STEP = re.compile(
+    r"^```(sql run|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+
+def typed(block: str) -> list[tuple[str, str]]:
+    """The commands of a block, each with what it prints."""
+    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    assert sum(1 for line in block.splitlines() if line.startswith("$ ")) == len(found) > 0
+    return found
+
+
+def is_printed(expected: str, printed: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in "\n".join(trimmed(expected)).split("…"))
+    return re.fullmatch(pattern, "\n".join(trimmed(printed)), re.DOTALL) is not None
+
+
+def test_a_careful_operator_can_follow_the_first_steps(fresh: Database, tmp_path: Path) -> None:
+    """Each command of the page, in its order, with the bucket in another folder."""
+    command = tmp_path / "blobgc"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/runner.py "$@"\n')
+    command.chmod(0o755)
+    environment = fresh.environment | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "120", "PGTZ": "UTC"}
+    text = (ROOT / "docs" / "before-you-start.md").read_text()
+    blocks = STEP.findall(text.replace("/tmp/bucket", f"{tmp_path}/bucket"))
+    assert len(blocks) == text.count("```sql run\n") + text.count("```console\n") > 10
+    commands = 0
+    for kind, block, expected in blocks:
+        if kind == "sql run":
+            printed = fresh.run("psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-f", "-", stdin=block)
+            assert not expected or trimmed(printed) == trimmed(expected), block
+            continue
+        for line, output in typed(block):
+            commands += 1
+            found = subprocess.run(
+                ["bash", "-c", f"({line}) 2>&1"], env=environment, cwd=tmp_path, check=False,
+                capture_output=True, text=True, timeout=60)
+            assert found.returncode == 0 and is_printed(output, found.stdout), (
+                f"{line}\n{found.stdout}")
+    assert commands > 10
+    with fresh.connect() as conn:
+        assert rows(conn, "select count(*), min(id) from gc.deletion_log") == [(1, 1)]
+    assert not (tmp_path / "bucket" / "10").exists()
+    assert (tmp_path / "bucket" / "9").exists()
 
 
 # Where it points
@@ -131,6 +181,15 @@ def test_the_files_of_the_extension_are_listed_in_their_order() -> None:
     assert listed == [*re.findall(r"^\t(sql/\w+\.sql)", makefile, re.MULTILINE), "sql/dump.sql"]
 
 
+def test_the_files_of_the_registry_are_listed_in_their_order() -> None:
+    file = r"(presets/registry/\w+\.sql)"
+    run = re.findall(rf"^\t{file}", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(run) == sorted(f"presets/registry/{path.name}"
+                                 for path in (ROOT / "presets" / "registry").iterdir())
+    contributing = (ROOT / "docs" / "contributing.md").read_text()
+    assert re.findall(rf"^\| `{file}` \|", contributing, re.MULTILINE) == run
+
+
 # The reference
 
 
@@ -180,7 +239,16 @@ def test_numbers_in_the_readme_come_from_the_results() -> None:
     speed = re.search(r"^## Speed\n(.*?)^## ", (ROOT / "README.md").read_text(),
                       re.MULTILINE | re.DOTALL)
     assert speed is not None
-    quoted = re.findall(r"\*\*([\d.,]+)\*\*", speed[1])
+    table = re.findall(r"^\| (?!what)[^-].*$", speed[1], re.MULTILINE)
+    quoted = [re.findall(r"\*\*([\d.,]+) ×\*\*", row) for row in table]
     measured = re.findall(r"\| ([\d.,]+) \(", (ROOT / "bench/RESULTS.md").read_text())
-    assert len(quoted) >= 5
-    assert set(quoted) <= set(measured)
+    assert len(quoted) >= 5 and all(quoted)
+    assert {number for row in quoted for number in row} <= set(measured)
+
+
+def test_the_picture_shows_the_numbers_of_the_readme() -> None:
+    speed = re.search(r"^## Speed\n(.*?)^## ", (ROOT / "README.md").read_text(),
+                      re.MULTILINE | re.DOTALL)
+    assert speed is not None
+    drawn = re.findall(r'class="value"[^>]*>([\d.,]+) ×<', (ROOT / "bench/results.svg").read_text())
+    assert sorted(drawn) == sorted(re.findall(r"\*\*(\d[\d.,]*)", speed[1]))

@@ -43,6 +43,10 @@ TRACK_MORE = """
 select * from gc.track('app."Big Album"', label => $$"Tenant" || ' it''s'$$, condition => 'shut',
     owned => '{picture}', events => '{"Big Album_update": "album_shut"}');
 select * from gc.track('app.image', url => 'url', undo => '1 hour');
+create table app.mention (images integer[]);
+create index on app.mention using gin (images);
+insert into app.mention values ('{1000, null}');
+select * from gc.declare_reference('image', 'app.mention', 'images');
 """
 
 SETTINGS = """
@@ -87,10 +91,28 @@ def fill(conn: Connection) -> None:
     assert rows(conn, "select failed from gc.review() where collection = 'file'") == [(1,)]
     assert value(conn, "select gc.scan('Big Album', 1)") == 1
     execute(conn, "insert into gc.unused_tables values ('a_queue')")
+    execute(conn, "select gc.ignore_suspect('file', 'app.post', 'id')")
     # A row that was kept whole, and is tried again much later.
     execute(conn, """
         insert into gc.unread_rows (collection, content, relation, columns, due_at)
         values ('file', '{"id": 99}', 'app.file'::regclass, '{"id": 1}', 'infinity')
+    """)
+
+    # What people have said: a pause, a pin, another brake, and an allowance.
+    execute(conn, """
+        select gc.pause('Big Album', 'a pause', what => 'deletes');
+        select gc.pin('Big Album', '(1,2024-01-01)', 'a pin', holder => 'somebody');
+        select gc.set_brake('image', rows => 5000), gc.resume('image', allow => 7);
+    """)
+
+    # A cause, what was kept because of it, an export of the log, a finalizer that was struck off.
+    execute(conn, """
+        insert into gc.causes (cause) values ('ticket 4711');
+        insert into gc.kept_rows (collection, key, causes) values ('file', '8', '{ticket 4711}');
+        insert into gc.erasures (collection, key, causes, deleted_at)
+        values ('file', '1', '{ticket 4711}', now());
+        insert into gc.struck_finalizers (collection, key, url, finalizer, reason)
+        values ('file', '1', 'file:///store/1', 'audit', 'no auditor');
     """)
 
     # An object of two images, whose tombstone was seen by a server with many more transactions.
@@ -206,6 +228,13 @@ def assert_goes_on(conn: Connection) -> None:
     assert value(conn, "select count(*) from app.file where id = 8") == 1
     assert rows(conn, "select reason from gc.scan_requests") == []
     assert rows(conn, "select event from gc.image_review_queue") == [("image_scan",)]
+    # What was declared is known, and so is what went.
+    assert rows(conn, "select collection, referencing::text, keys from gc.declared_references") == [
+        ("image", "app.mention", "images")
+    ]
+    with pytest.raises(psycopg.Error) as refused:
+        execute(conn, "insert into app.mention values ('{2}')")
+    assert refused.value.sqlstate == "ZG005"
 
     # And the definition can be changed.
     execute(conn, "select gc.track('app.file', url => $$'file:///elsewhere/' || id$$)")

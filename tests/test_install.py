@@ -119,7 +119,7 @@ def test_the_plain_script_makes_the_same_objects_as_the_extension(
         made = catalog(one)
         kinds = {row[0] for row in made}
         assert kinds >= {"function", "relation", "column", "constraint", "comment", "trigger"}
-        assert "gc.claim(text,integer,interval,text[])" in {row[1] for row in made}
+        assert "gc.claim(text,integer,interval,text[],text)" in {row[1] for row in made}
         assert catalog(other) == made
         assert contents(other, "gc") == contents(one, "gc")
 

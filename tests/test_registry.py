@@ -40,7 +40,7 @@ both_layouts = pytest.mark.parametrize("partitions", [0, 64])
 def create_registry(conn: Connection, partitions: int) -> None:
     execute(conn, "set client_min_messages = warning; create extension if not exists blobgc")
     rows(conn, "select gc.create_registry(store => %s, partitions => %s)", STORE, partitions)
-    execute(conn, "update gc.settings set jitter = '0'")
+    execute(conn, "update gc.settings set jitter = '0', undo = '0', brake_share = 1")
 
 
 def digest_of(content: bytes) -> str:
@@ -227,7 +227,7 @@ def test_a_whole_life(new_database: NewDatabase, partitions: int) -> None:
         assert rows(conn, "select path from registry.repositories") == [("acme/web",)]
         log = rows(conn, "select label, event from gc.deletion_log where url = %s", url_of("base"))
         assert log == [(digest_of(b"base"), "layer_delete")]
-        status = rows(conn, "select queued, tombstones_waiting, paused, why from gc.status()")
+        status = rows(conn, "select queued, tombstones_waiting, blocked, why from gc.status()")
         assert status == [(0, 0, False, None)] * 3
 
 
@@ -407,6 +407,7 @@ def test_the_owner_of_a_database_creates_a_registry_from_the_plain_script(
     database = new_database(owner)
     database.psql(plain_script)
     with database.connect() as conn:
+        execute(conn, "update gc.settings set undo = '0'")
         rows(conn, "select gc.create_registry(store => %s, partitions => 2)", STORE)
         r = Registry(conn)
         r.call("create_repository", "acme/app")

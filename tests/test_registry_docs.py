@@ -155,7 +155,7 @@ def test_a_registry_that_exists_is_adopted_by_the_sql_of_the_document(
 ) -> None:
     database = new_database()
     with database.connect() as conn:
-        execute(conn, "create extension blobgc; update gc.settings set jitter = '0'")
+        execute(conn, "create extension blobgc; update gc.settings set jitter = '0', undo = '0'")
         execute(conn, HUB.format(
             by_digest="partition by hash (digest)" if partitioned else "",
             by_org="partition by hash (org_id)" if partitioned else ""))

@@ -22,7 +22,7 @@ create index on app.item (box_id);
 create table app.shelf (id integer primary key, box_id integer references app.box);
 create index on app.shelf (box_id);
 create table app.note (id integer);
-update gc.settings set jitter = '0', lock_timeout = '100 ms';
+update gc.settings set jitter = '0', undo = '0', brake_share = 1, lock_timeout = '100 ms';
 insert into gc.review_after_defaults
 values ('file_insert', '0'), ('file_scan', '0'), ('box_insert', '0'), ('post_delete', '0');
 select * from gc.track('app.file', url => 'path');

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import psycopg
@@ -9,6 +10,7 @@ import pytest
 from conftest import (
     APP,
     NO_DELAY,
+    ROOT,
     TRACK,
     Connection,
     Database,
@@ -48,8 +50,61 @@ def test_a_table_to_which_nothing_refers_is_tracked_with_a_warning(app: Database
         execute(conn, "create table app.alone (id integer primary key)")
         assert said(conn, "select gc.track('app.alone')") == [(
             "WARNING", 'nothing keeps the rows of "app.alone", so none of them is collected',
-            "select * from gc.track('app.alone', condition => 'false');")]
+            "select * from gc.track('app.alone', collect => 'deleted');")]
         assert said(conn, "select gc.track('app.alone', condition => 'true')") == []
+
+
+def test_columns_that_look_like_references_are_warned_of(app: Database) -> None:
+    with app.connect() as conn:
+        execute(conn, """
+            create table app.alone (id integer primary key);
+            create table app.page (id integer primary key, alone_id integer, cover_id integer);
+        """)
+        track = "select gc.track('app.alone', condition => 'true')"
+        assert said(conn, track) == [(
+            "WARNING",
+            '1 column looks like a reference to "app.alone" and keeps nothing',
+            "create index concurrently on app.page (alone_id);\n"
+            "select gc.declare_reference('alone', 'app.page', 'alone_id');")]
+        # Nothing of it is ever garbage.
+        assert said(conn, track.replace("true", "false")) == []
+        execute(conn, "select gc.ignore_suspect('alone', 'app.page', 'alone_id')")
+        assert said(conn, track) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "table", "references"), [("gitea", "package_blob", 1), ("discourse", "uploads", 23)])
+def test_who_tracks_tables_without_foreign_keys_is_led_to_all_references(
+    shape: str, table: str, references: int, app: Database
+) -> None:
+    """What the warning says to type, and gc.track once more: nothing that is referred to goes."""
+    app.psql((ROOT / "tests" / "shapes" / f"{shape}.sql").read_text())
+    with app.connect() as conn:
+        warnings = said(conn, f"select gc.track('{shape}.{table}')")
+        assert re.match("\\d+ columns? looks? like .* nothing", warnings[-1][1])
+        for index, foreign_key in rows(
+            conn, "select index, foreign_key from gc.suspects(%s) where strength = 'strong'", table
+        ):
+            for command in filter(None, [index, foreign_key]):
+                execute(conn, command)
+        assert said(conn, f"select gc.track('{shape}.{table}')") == []
+        assert len(rows(conn, f"select * from gc.track('{shape}.{table}')")) == references
+
+
+def test_suspects_honour_the_statement_timeout_and_wait_for_no_lock(app: Database) -> None:
+    with app.connect() as conn, app.connect() as other:
+        execute(conn, "create table app.page (id integer primary key, file_id integer)")
+        with other.transaction():
+            execute(other, "lock table app.page")
+            assert rows(conn, "select keys, why from gc.suspects('file') "
+                              "where referencing = 'app.page'::regclass order by keys") == [
+                ("file_id", "name and type; not looked at: canceling statement due to lock "
+                            "timeout"),
+                (None, "not looked at: canceling statement due to lock timeout"),
+            ]
+        execute(conn, "set statement_timeout = '1ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            rows(conn, "select * from gc.suspects('file')")
 
 
 def test_both_collections_that_lack_a_url_index_are_warned_of(app: Database) -> None:
@@ -175,3 +230,89 @@ def test_a_dump_that_is_restored_has_lost_no_keeper(
         execute(conn, "alter table app.post drop constraint post_file_id_fkey")
         rows(conn, "select * from gc.review()")
         assert "no longer refers" in value(conn, "select why from gc.status()")
+
+
+# The first run
+
+
+def first_words(conn: Connection, script: str) -> tuple[str, str, str]:
+    """The one notice of a command: its message, detail and hint."""
+    heard: list[tuple[str, str, str]] = []
+
+    def hear(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity == "NOTICE":
+            heard.append((notice.message_primary or "", notice.message_detail or "",
+                          notice.message_hint or ""))
+
+    conn.add_notice_handler(hear)
+    execute(conn, script)
+    conn.remove_notice_handler(hear)
+    (words,) = heard
+    return words
+
+
+SOME = """
+    create table app.doc (id integer primary key);
+    create table app.page (id integer primary key, doc_id integer references app.doc);
+    create index on app.page (doc_id);
+    insert into app.doc select n from generate_series(1, {0}) as n;
+    insert into app.page select n, n from generate_series(1, {0}) as n where n % 4 <> 0;
+"""
+
+
+def test_the_first_track_of_a_table_with_rows_says_what_comes_next(app: Database) -> None:
+    with app.connect() as conn:
+        execute(conn, SOME.format(200) + "create table app.memo (doc_id integer)")
+        message, detail, hint = first_words(conn, "select gc.track('app.doc')")
+        assert message == ('"doc" has about 200 rows; a scan would find about 50 that nothing '
+                           "keeps (50 of 200 rows); suspects: 1")
+        assert detail == ("Nothing is deleted before a review, which comes 24 h after a scan has "
+                          "found a row.")
+        assert hint == ("select gc.scan('doc', 1000); again and again until it is 0, and then: "
+                        "blobgc preview --all")
+        assert value(conn, "select count(*) from gc.doc_review_queue") == 0
+        assert [s for s in said(conn, "select gc.track('app.doc')") if s[0] == "NOTICE"] == []
+
+
+def test_the_first_words_tell_the_delay_and_undo_in_force(app: Database) -> None:
+    with app.connect() as conn:
+        execute(conn, SOME.format(3))
+        message, detail, _ = first_words(conn, """
+            insert into gc.review_after_defaults values ('doc_scan', '2 hours');
+            select gc.track('app.doc', url => $$'s3://b/' || id$$, undo => '3 days')""")
+        assert "a scan would hardly find garbage (0 of 3 rows); suspects: 0" in message
+        assert "which comes 2 h after" in detail and "its object goes 3 d after its row." in detail
+
+
+@pytest.mark.parametrize("partitions", ["", " partition by hash (id)"])
+def test_a_large_table_is_sampled(app: Database, partitions: str) -> None:
+    parts = "".join(
+        f"create table app.doc_{n} partition of app.doc for values with (modulus 3, remainder {n});"
+        for n in range(3))
+    script = SOME.format(20000).replace("primary key);", f"primary key){partitions};", 1)
+    script = script.replace(";", ";" + (parts if partitions else ""), 1)
+    with app.connect() as conn:
+        execute(conn, script)
+        message, _, _ = first_words(conn, "select gc.track('app.doc')")
+        found = re.search(r"20,000 rows; a scan would find about ([\d,]+) that nothing keeps "
+                          r"\((\d+) of (\d+) rows\)", message)
+        assert found is not None, message
+        assert 2000 <= int(found[1].replace(",", "")) <= 8000 and int(found[3]) <= 300
+        assert value(conn, "select count(*) from gc.doc_review_queue") == 0
+
+
+def test_an_empty_table_and_one_without_garbage_have_no_first_words(app: Database) -> None:
+    with app.connect() as conn:
+        execute(conn, SOME.format(0))
+        assert said(conn, "select gc.track('app.doc')") == []
+        execute(conn, "create table app.kept (id integer primary key);"
+                      "insert into app.kept values (1)")
+        assert said(conn, "select gc.track('app.kept', condition => 'false')") == []
+
+
+def test_what_cannot_be_estimated_is_left_out_and_fails_nothing(app: Database) -> None:
+    with app.connect() as conn:
+        execute(conn, SOME.format(30))
+        message, _, _ = first_words(conn, """
+            select gc.track('app.doc', condition => '1 / (id - 7) > 0')""")
+        assert message == '"doc" has about 30 rows; suspects: 0'

@@ -194,5 +194,5 @@ create function test.reset() returns void language sql as $$
     delete from gc.totals;
     delete from gc.scan_requests;
     select set_config('session_replication_role', 'origin', true);
-    insert into gc.settings (jitter) values ('0');
+    insert into gc.settings (jitter, undo) values ('0', '0');
 $$;

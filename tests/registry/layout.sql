@@ -45,7 +45,7 @@ select is((select count(*) from pg_class where relnamespace = 'registry'::regnam
     'so many tables are partitioned');
 select is((select count(*) from pg_inherits where inhparent = 'registry.tags'::regclass),
     :partitions::bigint, 'each into so many');
-select results_eq('select collection, paused, why from gc.status()', $$values
+select results_eq('select collection, blocked, why from gc.status()', $$values
     ('blob', false, null::text), ('manifest', false, null), ('repository', false, null)$$,
     'all is well');
 

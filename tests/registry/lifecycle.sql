@@ -1,4 +1,4 @@
--- Repositories: initial, active, deleting; names that are free at once. Scenario 16.
+-- Repositories: initial, active, deleting; names that are free at once.
 savepoint lifecycle;
 
 select registry.create_repository('acme/app') as first \gset
@@ -63,10 +63,10 @@ begin
 end
 $$;
 select is(test.everything(), 0::bigint,
-    '16: a repository with lists, lists in lists, referrers and tags goes');
+    'a repository with lists, lists in lists, referrers and tags goes');
 select cmp_ok((select max(rows) from test.steps), '<=', 12::bigint,
-    '16: no review deletes more rows than the setting says');
-select cmp_ok((select count(*) from test.steps), '>', 5::bigint, '16: so it takes several');
+    'no review deletes more rows than the setting says');
+select cmp_ok((select count(*) from test.steps), '>', 5::bigint, 'so it takes several');
 update gc.settings set max_rows = 10000;
 
 -- Created with contents: seen by nobody else until it has them all.
@@ -94,24 +94,24 @@ select test.empty_queues() \g /dev/null
 select registry.create_repository('acme/half', 'initial') as half \gset
 select test.push(:'half', 'half', '{half}', 'v1') \g /dev/null
 select ok(review_after between now() + interval '2 minutes' and now() + interval '3 minutes',
-    '16: a repository that is created is reviewed after 2 minutes')
+    'a repository that is created is reviewed after 2 minutes')
 from gc.repository_review_queue;
 select test.collect() \g /dev/null
 select ok(exists (select from registry.repositories where path = 'acme/half'),
-    '16: before that it is kept');
+    'before that it is kept');
 update registry.repositories set created_at = now() - interval '2 minutes' where path = 'acme/half';
 select is(test.sqlstate_of(format('select registry.activate_repository(%L)', :'half')), 'ZR009',
-    '16: left half created for 2 minutes, it cannot be completed any more');
-select lives_ok($$select registry.create_repository('acme/half')$$, '16: its name is free again');
+    'left half created for 2 minutes, it cannot be completed any more');
+select lives_ok($$select registry.create_repository('acme/half')$$, 'its name is free again');
 select test.collect() \g /dev/null
 select is((select count(*) from registry.repositories where path = 'acme/half'), 1::bigint,
-    '16: and it is cleaned up');
-select set_hasnt('select * from test.blobs()', $$values ('half')$$, '16: with what was in it');
+    'and it is cleaned up');
+select set_hasnt('select * from test.blobs()', $$values ('half')$$, 'with what was in it');
 select registry.create_repository('acme/left', 'initial') \g /dev/null
 update registry.repositories set created_at = now() - interval '3 minutes' where path = 'acme/left';
 select test.collect() \g /dev/null
 select is_empty($$select from registry.repositories where path = 'acme/left'$$,
-    '16: also if nobody asks for the name');
+    'also if nobody asks for the name');
 select throws_ok($$select registry.create_repository('acme/x', 'odd')$$, '23514', null,
     'there are no other states');
 

@@ -251,4 +251,14 @@ select test.refused($$registry.put_image('parts/app', test.digest('a config'),
 select test.refused($$registry.put_list('parts/app', array[test.digest('nowhere')])$$,
     'ZR007', 'so is a manifest of a list');
 
+-- Stands for a manifest that is there, and gone a moment later.
+create sequence test.pushed;
+create function test.gone_a_moment_later() returns trigger language plpgsql
+as 'begin return case when nextval(''test.pushed'') > 1 then new end; end';
+create trigger gone before insert on registry.manifests
+    for each row execute function test.gone_a_moment_later();
+select lives_ok(
+    $$select registry.put_manifest('parts/app', '{"schemaVersion": 2, "manifests": []}')$$,
+    'a manifest that is collected while it is pushed again is pushed');
+
 rollback to operations;

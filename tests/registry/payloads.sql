@@ -148,6 +148,22 @@ select lives_ok(format('select registry.put_manifest(''acme/app'', %L)',
     test.with('x', test.many('1e131071', 400000))), 'what is not looked at costs nothing');
 reset statement_timeout;
 
+-- Too much, or too many.
+select test.invalid(convert_to(json_build_object('schemaVersion', 2, 'config', d.layer, 'layers',
+        array(select d.layer from generate_series(1, 9000)))::text, 'UTF8'),
+    'layers that add up to more than a number takes')
+from (
+    select json_build_object(
+        'mediaType', 'application/vnd.oci.image.layer.nondistributable.v1.tar',
+        'digest', 'sha256:' || repeat('0', 64), 'size', 1125899906842624)
+) as d(layer);
+select test.invalid(convert_to(json_build_object('schemaVersion', 2, 'manifests', array[]::json[],
+        'subject', array[d.subject, d.subject])::text, 'UTF8'),
+    'a manifest of two subjects')
+from (
+    select json_build_object('mediaType', 'a', 'size', 1, 'digest', 'sha256:' || repeat('a', 64))
+) as d(subject);
+
 savepoint circles;
 -- A circle: a subject keeps what is about it, a list what it lists.
 create function test.about(document jsonb, subject text) returns bytea language sql as $$

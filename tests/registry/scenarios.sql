@@ -1,7 +1,8 @@
--- The registry preset: SCENARIOS.md 1 to 18, its operations, its errors and its repositories. Races
--- are in tests/specs/registry, 19 in bench/skew.py. Run with :partitions for both layouts.
+-- The registry preset: what it queues, keeps and deletes, its operations, its errors and its
+-- repositories. Races are in tests/specs/registry; what very many images share, in
+-- bench/cases/skew.py. Run with :partitions for both layouts.
 begin;
-select plan(420);
+select plan(423);
 set local client_min_messages = warning;
 update gc.settings set jitter = '1 minute';
 select gc.create_registry(store => 's3://bucket/images', partitions => :partitions) \g /dev/null

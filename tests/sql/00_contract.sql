@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(48);
+select plan(57);
 
 -- Names are compared as they are printed.
 set local quote_all_identifiers = off;
@@ -82,11 +82,13 @@ select is_empty(
     'every function, also a generated one, but no procedure, looks for names in pg_catalog, and pg_temp last, or has '
     'looked when it was created');
 select is_empty($$select oid::regprocedure from gc_function where prokind <> 'f'
-        and oid <> 'gc.drop_unused_triggers()'::regprocedure$$,
-    'there is one procedure: it commits, and so it cannot have settings');
+        and oid <> all (array['gc.drop_unused_triggers()'::regprocedure,
+            'gc.restore(text, text)'])$$,
+    'there is one procedure: it commits, and so it cannot have settings; and one aggregate');
 select is_empty(
     $$select f.oid::regprocedure from gc_function as f
-        join pg_language as l on l.oid = f.prolang where l.lanname not in ('sql', 'plpgsql')$$,
+        join pg_language as l on l.oid = f.prolang where l.lanname not in ('sql', 'plpgsql')
+            and f.prokind <> 'a'$$,
     'every function is SQL or PL/pgSQL');
 select is_empty(
     $$select f.oid::regprocedure from gc_function as f
@@ -97,8 +99,9 @@ select is_empty(
     $$select c.oid::regclass from gc_relation as c
         cross join aclexplode(coalesce(c.relacl, acldefault(
             case c.relkind when 'S' then 's' else 'r' end::"char", c.relowner))) as a
-        where c.relkind in ('r', 'v', 'S') and a.grantee = 0$$,
-    'PUBLIC has no right on any table, view or sequence');
+        where c.relkind in ('r', 'v', 'S') and a.grantee = 0
+            and not (c.relname = 'deleting_until' and a.privilege_type = 'SELECT')$$,
+    'PUBLIC has no right on any table, view or sequence, but to ask for the gate');
 select is_empty(
     $$select from pg_namespace as n
         cross join aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) as a
@@ -106,7 +109,9 @@ select is_empty(
     'PUBLIC may not even use the schema');
 select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
-    array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings'],
+    array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
+        'pause', 'resume', 'pin', 'unpin',
+        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
@@ -117,9 +122,9 @@ select set_eq(
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
         cross join gc._pinned() as p
-        where ((f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind <> 'p'
+        where ((f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind not in ('p', 'a')
             and f.prorettype <> 'trigger'::regtype
-            or not f.of_extension and f.proname ~ '_review$')
+            or not f.of_extension and f.proname ~ '_review$' or f.proname = '_restore')
             and f.proname not in ('version', 'review_after')
             and not exists (
                 select from unnest(f.proconfig) as s where s ilike p.name || '=%'
@@ -142,21 +147,29 @@ select is_empty(
             and (conname ~ E'_(check|fkey|excl)\\d*$' or (contype in ('p', 'u')
                 and conname !~ '^(settings|review_after_defaults|collections|deletion_log|holds)_'
                 and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'
-                and conname !~ '^(unread_rows|unused_tables)_'))$$,
+                and conname !~
+                    '^(unread_rows|unused_tables|declared_references|ignored_suspects)_'
+                and conname !~ '^(operations|pauses|brakes|allowances)_'
+                and conname !~ '^(kept_rows|causing|struck_finalizers)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
         join gc_relation as c on c.oid = k.conrelid and c.of_extension
         where k.contype = 'c'$$,
-    array['settings_jitter_not_negative', 'settings_busy_delay_positive',
+    array['causes_cause_length', 'settings_jitter_not_negative', 'settings_busy_delay_positive',
         'settings_backoff_positive', 'settings_backoff_limit_not_below_backoff',
         'settings_max_rows_positive', 'settings_lock_timeout_positive',
         'settings_statement_timeout_positive', 'settings_max_sleep_positive',
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
-        'settings_log_retention_not_negative', 'review_after_defaults_value_not_negative',
+        'settings_log_retention_not_negative', 'settings_gone_retention_not_negative',
+        'review_after_defaults_value_not_negative',
         'review_after_defaults_value_not_endless', 'collections_name_length',
         'settings_jitter_not_endless', 'collections_undo_not_endless',
-        'collections_events_object', 'collections_undo_not_negative'],
+        'collections_events_object', 'collections_undo_not_negative', 'collections_collect_known',
+        'settings_undo_not_negative', 'settings_undo_not_endless',
+        'settings_brake_share_is_a_share', 'settings_brake_rows_not_negative',
+        'brakes_share_is_a_share', 'brakes_rows_not_negative', 'pauses_what_known',
+        'allowances_what_known', 'allowances_allowed_not_negative'],
     'these are the checks, each under a name that says what is wrong');
 
 -- Versions.
@@ -197,7 +210,7 @@ select pg_temp.has_signature('track',
     'size text DEFAULT NULL::text, label text DEFAULT NULL::text, '
     'generation text DEFAULT NULL::text, condition text DEFAULT NULL::text, '
     'owned text[] DEFAULT ''{}''::text[], events jsonb DEFAULT ''{}''::jsonb, '
-    'undo interval DEFAULT ''00:00:00''::interval',
+    'undo interval DEFAULT NULL::interval',
     'TABLE(reference text, role text, note text)');
 select pg_temp.has_signature('untrack', 'name text', 'void');
 select pg_temp.has_signature('scan', 'name text, batch integer', 'integer');
@@ -213,10 +226,38 @@ select pg_temp.has_signature('confirm', 'worker text, ids bigint[]', 'integer');
 select pg_temp.has_signature('fail', 'worker text, ids bigint[], error text', 'integer');
 select pg_temp.has_signature('release', 'worker text, ids bigint[]', 'integer');
 select pg_temp.has_signature('next_due', '', 'timestamp with time zone');
+select pg_temp.has_signature('preview',
+    'name text DEFAULT NULL::text, batch integer DEFAULT 1000, due boolean DEFAULT true',
+    'TABLE(collection text, key text, label text, url text, size bigint, event text, verdict text, '
+    'detail text, with_it jsonb)');
+select pg_temp.has_signature('forecast', '',
+    'TABLE(collection text, day date, queued bigint, expected_rows bigint, '
+    'expected_bytes numeric, sampled bigint)');
+select pg_temp.has_signature('explain', 'name text, key text',
+    'TABLE(depth integer, kind text, subject text, detail text, verdict text, collection text, '
+    'row_key text, at timestamp with time zone)');
+select pg_temp.has_signature('explain_url', 'url text',
+    'TABLE(depth integer, kind text, subject text, detail text, verdict text, collection text, '
+    'row_key text, at timestamp with time zone)');
+select pg_temp.has_signature('frees', 'name text, key text',
+    'TABLE(collection text, rows bigint, bytes numeric, owned_rows bigint, is_complete boolean)');
 select pg_temp.has_signature('begin_upload', 'name text, key text', 'timestamp with time zone');
 select pg_temp.has_signature('end_upload', 'name text, key text', 'boolean');
 select pg_temp.has_signature('keep_alive', 'name text, key text', 'boolean');
 select pg_temp.has_signature('grant_runner', 'role regrole', 'void');
+select pg_temp.has_signature('grant_operator', 'role regrole', 'void');
+select pg_temp.has_signature('pause', 'name text DEFAULT NULL::text, '
+    'reason text DEFAULT NULL::text, '
+    'until timestamp with time zone DEFAULT ''infinity''::timestamp with time zone, '
+    'what text DEFAULT NULL::text', 'void');
+select pg_temp.has_signature('resume', 'name text DEFAULT NULL::text, '
+    'what text DEFAULT NULL::text, allow bigint DEFAULT NULL::bigint', 'integer');
+select set_eq(
+    $$select pg_get_function_identity_arguments(oid) from gc_function where proname ~ '^(un)?pin$'$$,
+    array['name text, key text, reason text, until timestamp with time zone, holder text',
+        'name text, keys text[], reason text, until timestamp with time zone, holder text',
+        'name text, key text, holder text', 'name text, keys text[], holder text'],
+    'one key, or many, are pinned and unpinned');
 select pg_temp.has_signature('grant_viewer', 'role regrole', 'void');
 select pg_temp.has_signature('grant_uploader', 'role regrole', 'void');
 select alike(
@@ -224,7 +265,7 @@ select alike(
     E'TABLE(collection text, target text, queued bigint, due bigint, overdue\\_since timestamp%, '
     'failing bigint, last\\_error text, tombstones\\_waiting bigint, tombstones\\_claimed bigint, '
     'tombstones\\_failing bigint, %bytes\\_waiting numeric, deleted\\_today numeric, '
-    'bytes\\_today numeric, deleted\\_total numeric, bytes\\_total numeric, paused boolean, '
+    'bytes\\_today numeric, deleted\\_total numeric, bytes\\_total numeric, blocked boolean, '
     'why text%',
     'gc.status tells everything that an operator asks first');
 select is(
@@ -235,7 +276,7 @@ select is(
     'a collection''s own review takes a batch');
 
 select columns_are('gc', 'deletion_log', array['id', 'collection', 'key', 'label', 'url',
-    'generation', 'size', 'event', 'row_deleted_at', 'deleted_at', 'worker'],
+    'generation', 'size', 'event', 'row_deleted_at', 'deleted_at', 'worker', 'causes'],
     'the log tells what was deleted, when, why, how big, and by whom');
 select columns_are('gc', 'daily_totals', array['collection', 'day', 'rows', 'objects', 'bytes'],
     'the daily totals tell rows, objects and bytes');

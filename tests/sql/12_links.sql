@@ -1,7 +1,7 @@
 -- Links: where to look first for what refers to a row, if that is a partitioned table.
 begin;
 create schema app;
-select plan(23);
+select plan(35);
 
 create table app.blob (id integer primary key);
 create table app.layer (
@@ -26,7 +26,7 @@ begin
     end loop;
 end $$;
 
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults values ('blob_insert', '0'), ('layer_delete', '0');
 
 create function pg_temp.reviewed() returns text language sql as $$
@@ -84,6 +84,20 @@ select is(pg_temp.reviewed(), '1 kept, 0 deleted', 'what a link leads to keeps i
 select cmp_ok(pg_temp.probes() - :before, '<=', 4::bigint,
     'and only partitions that a link names are looked into, through either column');
 
+-- Whatever the planner knows of the table, the link is followed first.
+savepoint filled;
+insert into app.blob select generate_series(1001, 5000);
+insert into app.layer select id % 50, id, id, null from app.blob where id > 1000;
+create index on app.layer (blob_id, tenant, id);
+analyze app.layer;
+analyze gc.blob_layer_links;
+delete from gc.blob_review_queue;
+select pg_temp.queue(id) from generate_series(1001, 2000) as id \g /dev/null
+select pg_temp.probes() as before \gset
+select is(pg_temp.reviewed(), '1000 kept, 0 deleted', 'many are kept');
+select cmp_ok(pg_temp.probes() - :before, '<=', 2000::bigint, 'at the cost of one partition each');
+rollback to filled;
+
 -- Links that are missing.
 delete from gc.blob_layer_links where id = 3;
 select pg_temp.queue(3) \g /dev/null
@@ -128,6 +142,120 @@ select gc._drop_unused_rest() \g /dev/null
 select hasnt_table('gc', 'blob_layer_links', 'what is unused after untracking is dropped: the links');
 select is_empty($$select tgname from pg_trigger where tgname like E'gc\\_blob%'$$,
     'and their triggers');
+
+-- As if the time of every review had come. Returns how many rows of the collection went.
+create function pg_temp.review(name text)
+    returns integer
+    language plpgsql
+as $$
+begin
+    execute format('update gc.%I set review_after = now()', name || '_review_queue');
+    return (select r.deleted from gc.review() as r where r.collection = name);
+end;
+$$;
+
+-- Whatever the partition key of a referring table is, its statements go through.
+create table app.picture (id integer primary key);
+create table app.sticker (picture integer references app.picture, region text)
+    partition by list (region);
+create table app.sticker_rest partition of app.sticker default;
+create index on app.sticker (picture);
+select from gc.track('app.picture');
+insert into app.picture values (1);
+select lives_ok($$insert into app.sticker values (1, null)$$,
+    'a row whose partition key is null can be inserted');
+select is(pg_temp.review('picture'), 0, 'and keeps its target');
+
+create table app.file (in_region integer primary key);
+create table app.copy (file integer references app.file, region text) partition by list (region);
+create index on app.copy (file);
+select lives_ok($$select from gc.track('app.file')$$,
+    'a key column may be called as a column of the links would be');
+
+-- Two collections whose names, each with a table's, make one name.
+create table app.a (id integer primary key);
+create table app.b_c (a integer references app.a, region integer not null)
+    partition by list (region);
+create table app.b_c_rest partition of app.b_c default;
+create index on app.b_c (a);
+create table app.x (id integer primary key);
+create table app.c (x integer references app.x, region integer not null)
+    partition by list (region);
+create table app.c_rest partition of app.c default;
+create index on app.c (x);
+select from gc.track('app.a', 'a');
+select from gc.track('app.x', 'a_b');
+select is((select count(distinct l) from gc.collections as o, unnest(o.links) as l
+        where o.name in ('a', 'a_b')), 2::bigint, 'every collection has links of its own');
+select gc.untrack('a_b');
+insert into app.a values (1);
+select lives_ok('insert into app.b_c values (1, 1)',
+    'and when one is no longer tracked, the tables of the other can still be written');
+
+-- The same with the functions of triggers.
+create table app.x_after_b (a integer references app.a);
+create index on app.x_after_b (a);
+create table app.z (id integer primary key);
+create table app.b (z integer references app.z);
+create index on app.b (z);
+select from gc.track('app.a', 'a');
+select from gc.track('app.z', 'a_after_x');
+insert into app.x_after_b values (1);
+select lives_ok('delete from app.x_after_b', 'nor do trigger functions take each other''s place');
+
+-- A referring table that is replaced by one with another partition key.
+create table app.doc (id integer primary key);
+create table app.page (doc integer references app.doc, region integer not null)
+    partition by list (region);
+create index on app.page (doc);
+select from gc.track('app.doc');
+drop table app.page;
+create table app.page (doc integer references app.doc, tenant integer not null)
+    partition by list (tenant);
+create table app.page_rest partition of app.page default;
+create index on app.page (doc);
+select pg_temp.review('doc');
+select is((select s.why from gc.status() as s where s.collection = 'doc'), null,
+    'the collection of a table with another partition key is reviewed as before');
+select lives_ok($$select from gc.track('app.doc')$$, 'and can be tracked again');
+
+-- A partition that is dropped takes its references along.
+create table app.photo (id integer primary key);
+create table app.view (photo integer references app.photo, day date not null)
+    partition by range (day);
+create table app.view_1 partition of app.view for values from ('2026-01-01') to ('2026-02-01');
+create table app.view_2 partition of app.view for values from ('2026-02-01') to ('2026-03-01');
+create index on app.view (photo);
+insert into gc.review_after_defaults values ('photo_scan', '0');
+select from gc.track('app.photo');
+insert into app.photo values (1), (2);
+insert into app.view values (1, '2026-01-02'), (2, '2026-02-02');
+select pg_temp.review('photo');
+drop table app.view_1;
+select pg_temp.review('photo'), pg_temp.review('photo'), pg_temp.review('photo');
+select set_eq('select id from app.photo', '{2}'::integer[],
+    'what only a dropped partition referred to is collected');
+
+-- References that come and go, each with a partition key of its own.
+create table app.base (id integer primary key);
+create table app.use (base integer references app.base, n integer not null)
+    partition by range (n);
+create table app.use_rest partition of app.use default;
+create index on app.use (base);
+select from gc.track('app.base');
+insert into app.base values (1);
+insert into app.use values (1, 0);
+do $$
+begin
+    for i in 1 .. 100 loop
+        insert into app.use values (1, i);
+        delete from app.use where n = i;
+    end loop;
+end;
+$$;
+select pg_temp.review('base'), pg_temp.review('base');
+select cmp_ok((select count(*) from gc.base_use_links), '<=', 10::bigint,
+    'links of references that are gone do not pile up');
 
 select * from finish();
 rollback;

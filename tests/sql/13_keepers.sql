@@ -1,10 +1,11 @@
--- Keepers: fewer than before, none at all, or one that does not lock, and nothing is collected.
+-- Keepers: fewer than before, none at all, one that does not lock, or one that is not followed, and
+-- nothing is collected.
 begin;
 set local client_min_messages = error;
-select plan(49);
+select plan(62);
 
 create schema app;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0', brake_share = 1;
 create table app.file (id integer primary key, name text);
 create table app.post (id integer primary key, file integer references app.file);
 create table app.avatar (file integer references app.file);
@@ -50,7 +51,7 @@ select is((select count(*) from app.file), 999::bigint, 'all of them are there')
 select matches(pg_temp.why(),
     E'app\\.post\\(file\\) no longer refers to "app\\.file".*gc\\.track.*accepts',
     'status says which reference went, and what accepts it');
-select is((select paused from gc.status()), true, 'and that the collection stands still');
+select is((select blocked from gc.status()), true, 'and that the collection stands still');
 select is(pg_temp.hint(), $$select * from gc.track('app.file', label => 'name', undo => '01:00:00');$$,
     'the hint is the command, with all of the definition');
 alter table app.post add constraint another_name foreign key (file) references app.file;
@@ -90,12 +91,12 @@ insert into app.file values (2);
 drop table app.avatar;
 select is(pg_temp.review(), 0, 'without any keeper nothing is reviewed');
 select pg_temp.run(pg_temp.hint()) \g /dev/null
-select matches(pg_temp.why(), E'nothing keeps the rows of "app\\.file".*''true''.*''false''',
+select matches(pg_temp.why(), E'nothing keeps the rows of "app\\.file".*''true''.*''deleted''',
     'and accepting the loss is not enough: status says what else there is to say');
 select is(pg_temp.review(), 0, 'so that no review deletes a row');
 select pg_temp.run(pg_temp.hint()) \g /dev/null
-select is(pg_temp.why() || condition, null, 'with a condition it goes on') from gc.collections;
-select is((select condition from gc.collections), 'false', 'which the hint sets to false');
+select is(pg_temp.why(), null, 'where rows are never garbage, nothing has to keep them');
+select is((select collect from gc.collections), 'deleted', 'which is what the hint says');
 select is(pg_temp.review(), 0, 'nothing is deleted by that one');
 select count(*) from gc.track('app.file', condition => 'true') \g /dev/null
 insert into app.file values (3);
@@ -178,6 +179,48 @@ select case
         matches(pg_temp.hint('doc'), 'alter table app.page alter constraint page_fkey enforced;',
             'and the hint is what enforces it'))
 end;
+
+-- A referring table that is dropped.
+create table app.paper (id integer primary key);
+create table app.quote (paper integer references app.paper);
+create index on app.quote (paper);
+select count(*) from gc.track('app.paper', condition => 'true') \g /dev/null
+insert into app.paper values (1), (2);
+insert into app.quote values (1), (2);
+select is(pg_temp.review('paper'), 0, 'the table keeps its targets');
+select is_empty('table gc.paper_review_queue', 'and nothing is left to be reviewed');
+drop table app.quote;
+select is(pg_temp.review('paper'), 0, 'once it is dropped, nothing is reviewed');
+select is_empty('table gc.scan_requests', 'nor scanned for');
+select count(*) from gc.track('app.paper', condition => 'true') \g /dev/null
+select is(pg_temp.review('paper'), 0, 'the first review after gc.track has accepted it');
+select results_eq('select id, event from gc.paper_review_queue order by id',
+    $$values (1, 'paper_scan'), (2, 'paper_scan')$$, 'scans for what it kept');
+select is(pg_temp.review('paper'), 2, 'and that is collected');
+select gc.untrack('paper');
+
+-- Our own triggers, disabled.
+create table app.slide (id integer primary key, path text not null);
+create table app.talk (slide integer references app.slide);
+create index on app.talk (slide);
+select from gc.track('app.slide', url => $$'gs://p/' || id$$) \g /dev/null
+select gc.set_delay('slide_insert', '0');
+insert into app.slide values (1, 'a');
+alter table app.slide disable trigger user;
+select is(pg_temp.review('slide'), 0,
+    'while a trigger of the collection is disabled, nothing is reviewed');
+select matches(pg_temp.why('slide'), 'the trigger gc_slide_after_delete on app\.slide is disabled',
+    'and the status says why');
+alter table app.slide enable trigger user;
+alter table app.talk disable trigger user;
+select is(pg_temp.review('slide'), 0, 'the same goes for a table that refers to it');
+alter table app.talk enable replica trigger gc_slide_after_talk_delete;
+select is(pg_temp.review('slide'), 0, 'and for a trigger that only replication fires');
+alter table app.talk enable trigger user;
+alter table app.talk enable always trigger gc_slide_after_talk_delete;
+select is(pg_temp.review('slide'), 1, 'with all of them enabled, reviews go on');
+select is(array(select t.url from gc.tombstones as t where t.collection = 'slide'), '{gs://p/1}',
+    'and leave tombstones');
 
 select * from finish();
 rollback;

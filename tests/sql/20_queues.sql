@@ -1,4 +1,4 @@
--- Review queues: what is queued, by which event, for when. Scenarios 1 to 10.
+-- Review queues: what is queued, by which event, for when.
 begin;
 select plan(54);
 
@@ -74,7 +74,7 @@ language sql as $$
     select repo, id, event, count(*) from gone group by 1, 2, 3 order by 1, 2, 3
 $$;
 
--- 1
+-- A row that is inserted is queued, by its event, for when its delay is over.
 insert into gc.review_after_defaults values ('blob_upload', '2 hours');
 insert into app.blobs (digest) select decode(lpad(to_hex(i), 2, '0'), 'hex')
 from generate_series(1, 16) as i;
@@ -97,7 +97,7 @@ select results_eq('select * from app.blobs_queued()',
     $$values (E'\\xa0'::bytea, 'blob_upload', 1::bigint)$$,
     'of an insert on conflict only what was inserted is queued');
 
--- 2
+-- A manifest that is inserted is queued, and keeps its configuration and its layers.
 insert into app.manifests (repo, id, config)
 values (1, 1, E'\\x01'), (1, 2, null), (2, 1, E'\\x01');
 insert into app.layers values
@@ -112,7 +112,7 @@ select digest, 'by hand', now() from app.blobs where digest in (E'\\x01', E'\\x0
 select results_eq('select kept, deleted from gc.review() where collection = ''blob''',
     'values (3, 0)', 'configuration and layers keep their blobs');
 
--- 3
+-- A manifest that is deleted queues its configuration and its layers.
 delete from app.manifests where (repo, id) = (1, 1);
 select results_eq('select * from app.blobs_queued()',
     $$values (E'\\x01'::bytea, 'manifest_delete', 1::bigint), (E'\\x02', 'layer_delete', 1),
@@ -131,7 +131,7 @@ select results_eq('select * from app.blobs_queued()',
     $$values (E'\\x04'::bytea, 'manifests_update', 1::bigint)$$,
     'a configuration set to null queues the old one');
 
--- 4
+-- A manifest list that is deleted queues its children, and not itself.
 insert into app.manifests (repo, id) select 1, i from generate_series(10, 13) as i;
 insert into app.list_items values (1, 10, 11), (1, 10, 12), (1, 13, 10);
 delete from gc.manifest_review_queue;
@@ -144,7 +144,7 @@ select results_eq('select * from app.manifests_queued()',
     $$values (1, 11, 'manifest_list_delete', 1::bigint), (1, 12, 'manifest_list_delete', 1)$$,
     'deleting a manifest list queues each child, and not the list');
 
--- 5
+-- A tag that is deleted queues its manifest; two of one manifest lead to one review.
 insert into app.tags values (1, 'a', 11), (1, 'b', 11), (1, 'c', 12), (1, 'd', 12);
 delete from app.tags where manifest = 11;
 select results_eq('select * from app.manifests_queued()',
@@ -162,7 +162,7 @@ select results_eq(
     'select reviewed, deleted from gc.review() where collection = ''manifest''',
     'values (1, 1)', 'two tags deleted one after the other lead to one review');
 
--- 6
+-- A tag that is switched queues the old manifest.
 insert into app.manifests (repo, id) values (3, 1), (3, 2), (4, 1);
 insert into app.tags values (3, 'latest', 1), (3, 'other', 1);
 delete from gc.manifest_review_queue;
@@ -186,7 +186,7 @@ select results_eq('select * from app.manifests_queued()',
     $$values (3, 1, 'tag_delete', 1::bigint), (3, 1, 'tag_switch', 1)$$,
     'a MERGE is followed like the statements that it stands for');
 
--- 7
+-- A second event for a queued key postpones its review.
 insert into gc.review_after_defaults values ('tag_delete', '1 hour'), ('tag_switch', '0');
 insert into app.manifests (repo, id) values (5, 1);
 delete from gc.manifest_review_queue;
@@ -203,7 +203,7 @@ select results_eq(
     'the later entry takes over what is known of failed reviews');
 delete from gc.manifest_review_queue;
 
--- 8
+-- 10,000 layers that share 3 digests queue 3 keys.
 insert into app.manifests (repo, id) values (6, 1);
 insert into app.layers
 select 6, 1, i, decode('0' || 5 + i % 3, 'hex') from generate_series(1, 10000) as i;
@@ -214,7 +214,7 @@ select results_eq('select * from app.blobs_queued()',
         (E'\\x07', 'layer_delete', 1)$$,
     'deleting 10,000 layers that share 3 digests queues 3 keys');
 
--- 9
+-- TRUNCATE, disabled triggers, partitions: nothing live is lost, and a scan finds the rest.
 insert into app.manifests (repo, id) values (7, 1), (8, 1);
 insert into app.layers values (7, 1, 1, E'\\x08'), (8, 1, 1, E'\\x08'), (8, 1, 2, E'\\x09');
 delete from gc.blob_review_queue;
@@ -239,7 +239,7 @@ select gc.scan('blob') as ignored \gset
 select is(array_agg(event), '{blob_scan}', 'a scan finds what a disabled trigger missed')
 from gc.blob_review_queue where digest = E'\\x08';
 
--- 10
+-- Delays, by event, which change at run time.
 select is(gc.review_after('nobody knows it') - now() >= '1 day'
         and gc.review_after('nobody knows it') - now() <= '1 day 10 seconds', true,
     'an event that has no delay of its own has a day');

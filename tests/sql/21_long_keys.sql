@@ -4,7 +4,7 @@ set local client_min_messages = error;
 select plan(18);
 
 create schema app;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 create table app.paper (id text primary key);
 create table app.quote (id integer primary key, paper_id text references app.paper);
 create index on app.quote (paper_id);

@@ -1,4 +1,4 @@
--- Reviews: what is taken, what is kept, what goes. Scenarios 11 to 15 and 19.
+-- Reviews: what is taken, what is kept, what goes.
 
 -- A plan of tests cannot begin in such a transaction, so the answers are kept for later.
 begin isolation level repeatable read;
@@ -96,7 +96,7 @@ select count(*) as ignored from gc.track('app.manifests', name => 'manifest',
     owned => '{manifests, layers, "list_items(repo, list)"}',
     condition => 'subject is null') \gset
 
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults
 select event, '0' from unnest(array[
     'blob_insert', 'layers_delete', 'layers_update', 'manifests_delete', 'manifests_update',
@@ -108,7 +108,7 @@ create function app.review(name text, batch int default 1000) returns text langu
     from gc.review(batch) where collection = name
 $$;
 
--- 11
+-- The longest overdue is next; what is not due is not taken.
 insert into app.blobs (digest, size)
 values (E'\\x01', 10), (E'\\x02', 20), (E'\\x03', 30), (E'\\x04', 40);
 update gc.blob_review_queue as q set review_after = now() + v.delay
@@ -149,7 +149,7 @@ select throws_ok('select gc.review(0)', '22023', null, 'a batch of 0 is refused'
 select throws_ok('select gc.review(-1)', '22023', null, 'a batch of -1 is refused');
 select throws_ok('select gc.review(null)', '22023', null, 'a batch of null is refused');
 
--- 12
+-- A blob is kept while a configuration or a layer refers to it, in any repository.
 insert into app.blobs (digest) values (E'\\x01'), (E'\\x02'), (E'\\x03');
 insert into app.manifests (repo, id, config)
 values (1, 1, E'\\x01'), (2, 1, E'\\x01'), (2, 2, null);
@@ -178,7 +178,7 @@ delete from app.layers;
 select is(app.review('blob'), '2 reviewed, 0 kept, 2 deleted, 0 busy, 0 failed',
     'all blobs go in the end');
 
--- 13
+-- A manifest is kept while a tag or a manifest list refers to it.
 delete from app.tags;
 select is(app.review('manifest'), '3 reviewed, 0 kept, 3 deleted, 0 busy, 0 failed',
     'a manifest without tags is garbage');
@@ -204,7 +204,7 @@ select is(app.review('manifest'), '2 reviewed, 1 kept, 1 deleted, 0 busy, 0 fail
 select results_eq('select repo, id from app.manifests', 'values (1, 2)', 'which is the right one');
 select is((select count(*) from app.list_items), 0::bigint, 'the lists'' entries went with them');
 
--- 14
+-- A signature is kept as long as its subject is there, and goes with it.
 insert into app.manifests (repo, id, subject) values (1, 20, null), (1, 21, 20), (1, 22, 20);
 insert into app.tags values (1, 'subject', 20), (1, 'signature', 22);
 select is(app.review('manifest'), '3 reviewed, 3 kept, 0 deleted, 0 busy, 0 failed',
@@ -225,7 +225,7 @@ select is((select count(*) from app.manifests where id > 20), 0::bigint,
 select is(app.review('manifest'), '3 reviewed, 0 kept, 0 deleted, 0 busy, 0 failed',
     'whose entries then leave the queue');
 
--- 15
+-- A queued row that is gone leaves the queue without an error.
 insert into app.blobs (digest) values (E'\\x01'), (E'\\x02');
 delete from app.blobs where digest = E'\\x01';
 delete from gc.tombstones;
@@ -258,7 +258,7 @@ select digest, 'later', now() + interval '1 hour' from app.blobs limit 25;
 select is(app.review('blob', 5), '5 reviewed, 0 kept, 5 deleted, 0 busy, 0 failed',
     'a batch of superseded entries only is not the end of the queue');
 
--- 19
+-- A digest that very many share costs a review no more than one that two share.
 create function app.blocks(query text) returns bigint language plpgsql as $$
 declare
     plan jsonb;

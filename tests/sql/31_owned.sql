@@ -1,10 +1,10 @@
--- Owned rows: they go with their target, in the order of "owned", in bounded steps. Scenario 16.
+-- Owned rows: they go with their target, in the order of "owned", in bounded steps.
 begin;
-select plan(44);
+select plan(69);
 
 set local client_min_messages = warning;
 create schema app;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 
 create function app.review(name text) returns text language plpgsql as $$
 begin
@@ -91,8 +91,8 @@ delete from gc.blob_review_queue;
 select is(app.review('repository'), '5 kept, 1 deleted, 0 busy, 0 failed',
     'a repository left half created for 2 minutes is cleaned up, and no other');
 update app.repositories set state = 'active' where id = 9;
-select is(app.review('repository'), '1 kept, 0 deleted, 0 busy, 0 failed',
-    'a repository whose creation ends in time is kept');
+select is(app.review('repository'), '2 kept, 0 deleted, 0 busy, 0 failed',
+    'a repository whose creation ends in time is kept: the entry that waited for its end, too');
 update app.repositories set state = 'deleting' where id = 1;
 select lives_ok($$insert into app.repositories (id, name) values (10, 'r1')$$,
     'the name of a repository that is being deleted is free at once');
@@ -250,6 +250,89 @@ select app.review('node') as ignored \gset
 select app.review('node') as ignored \gset
 select is((select count(*) from app.node where id > 10), 0::bigint,
     'but a tree of garbage goes from its leaves');
+
+-- A row that owns itself.
+insert into app.node values (1, 1);
+select is(app.review('node'), '0 kept, 1 deleted, 0 busy, 0 failed',
+    'a row that owns itself is collected');
+select is_empty('table app.node', 'and gone');
+insert into app.node values (2, 2), (3, 2);
+select count(app.review('node')) from generate_series(1, 3) \g /dev/null
+select is_empty('table app.node', 'one that owns itself and another is collected with it');
+select is((select failing from gc.status()), 0::bigint, 'without a failure');
+select gc.untrack('node') as ignored \gset
+
+-- A table that inherits from an owned one.
+create table app.doc (id integer primary key);
+create table app.part (doc integer references app.doc, n integer);
+create index on app.part (doc);
+create table app.part_copy () inherits (app.part);
+select count(*) from gc.track('app.doc', owned => '{part}', condition => 'true') \g /dev/null
+insert into app.doc values (1), (2);
+insert into app.part values (1, 10);
+insert into app.part_copy values (1, 20), (2, 30);
+select is((select array_agg(ctid::text || n order by n) from app.part where n < 30),
+    '{"(0,1)10","(0,1)20"}', 'two rows of two tables are in the same place');
+select is(app.review('doc'), '0 kept, 2 deleted, 0 busy, 0 failed', 'a review takes the owners');
+select is_empty('select * from only app.part', 'and the owned rows');
+select results_eq('select n from app.part_copy order by n', array[20, 30],
+    'the rows of a table that inherits are not owned');
+select gc.untrack('doc') as ignored \gset
+drop table app.part_copy, app.part;
+delete from app.doc;
+
+-- What is owned is looked up once.
+create schema other;
+create table app.layer (doc integer references app.doc);
+create index on app.layer (doc);
+select results_eq($$select reference, role from gc.track('app.doc', owned => '{layer}',
+    condition => 'true')$$,
+    $$values ('app.layer(doc)', 'owned')$$, 'a name without a schema means the table there is');
+create table other.layer (doc integer constraint layer_fkey references app.doc);
+create index on other.layer (doc);
+insert into app.doc values (1), (2);
+insert into app.layer values (1), (2);
+insert into other.layer values (1);
+select is(app.review('doc'), '1 kept, 1 deleted, 0 busy, 0 failed',
+    'a review takes what only the owned table refers to');
+select results_eq('select id from app.doc', array[1],
+    'a table of the same name, made later in another schema, keeps its target');
+select results_eq('select doc from other.layer', array[1], 'and its rows survive');
+select results_eq('select doc from app.layer', array[1], 'as do those of the owned table');
+select throws_ok($$select * from gc.track('app.doc', owned => '{layer}', condition => 'true')$$, '42704',
+    '"layer" does not name one table that refers to "app.doc"',
+    'a name that could be two tables is refused');
+alter table app.layer drop constraint layer_doc_fkey;
+delete from other.layer;
+select is(app.review('doc'), '0 kept, 0 deleted, 0 busy, 0 failed',
+    'where the owned foreign key is gone nothing is reviewed');
+select matches((select why from gc.status() where collection = 'doc'), E'the owned reference app\\.layer\\(doc\\) is gone',
+    'and the status says why');
+select is(app.review('doc'), '0 kept, 0 deleted, 0 busy, 0 failed', 'nor the next time');
+select results_eq('select id from app.doc', array[1], 'the row is still there');
+select results_eq($$select reference, role from gc.track('app.doc', condition => 'true')$$,
+    $$values ('other.layer(doc)', 'keeps')$$, 'gc.track is told what holds now');
+select is((select why from gc.status() where collection = 'doc'), null, 'then nothing is in the way');
+select is(app.review('doc'), '0 kept, 1 deleted, 0 busy, 0 failed', 'and the row goes');
+select results_eq('select doc from app.layer', array[1], 'but what it owned before does not');
+select gc.untrack('doc') as ignored \gset
+drop table app.layer, other.layer;
+
+-- A trigger that keeps owned rows from being deleted.
+create table app.crate (id integer primary key);
+create table app.bottle (crate integer not null references app.crate);
+create index on app.bottle (crate);
+create function app.keep() returns trigger language plpgsql as 'begin return null; end';
+create trigger keep before delete on app.bottle for each row execute function app.keep();
+select from gc.track('app.crate', owned => array['bottle'], condition => 'true');
+insert into app.crate values (1), (2);
+insert into app.bottle values (1);
+select is(app.review('crate'), '0 kept, 1 deleted, 0 busy, 1 failed',
+    'the row whose owned row stays, stays; the other goes');
+select is_empty('select from gc.crate_review_queue where review_after <= now()',
+    'it is not due again at once');
+select isnt_empty('select from gc.crate_review_queue where last_error is not null',
+    'and it is told why');
 
 select * from finish();
 rollback;

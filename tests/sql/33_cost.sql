@@ -6,7 +6,7 @@ set local track_functions = 'all';
 select plan(31);
 
 create schema app;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0', brake_share = 1;
 
 create temporary table calls_before (name text, calls bigint);
 create function pg_temp.count_from_here()

@@ -1,7 +1,7 @@
 -- Tombstones: whoever takes a row away, or changes its url, leaves one for the object.
 begin;
 set local client_min_messages = error;
-select plan(55);
+select plan(61);
 
 create schema app;
 create table app.blob (id bigint primary key, name text, bytes bigint, version bigint);
@@ -24,7 +24,7 @@ create table app.versioned (id bigint primary key, version bigint);
 create table app.slow (id bigint primary key);
 create table app.plain (id bigint primary key, title text, bytes bigint);
 
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults
 select e, '0' from unnest(array['blob_insert', 'blob_update', 'post_delete', 'plain_insert',
     'shared_insert', 'slow_insert', 'part_insert']) as e;
@@ -342,6 +342,39 @@ select is((select wait_for from gc.tombstones where collection = 'moved'), '0'::
 select count(*) from gc.track('app.moved', url => $$folder || '/' || id$$, condition => 'true') \g /dev/null
 select is((select wait_for from gc.tombstones where collection = 'moved'), null,
     'it waits again once another row could have its url');
+
+-- Updates.
+select pg_temp.forget();
+-- What a runner is told to delete, and deletes.
+create function pg_temp.handed_out()
+    returns text[]
+    language plpgsql
+as $$
+declare
+    ids bigint[];
+    urls text[];
+begin
+    select array_agg(c.id), coalesce(array_agg(c.url order by c.url), '{}') into ids, urls
+    from gc.claim('w') as c;
+    perform gc.confirm('w', ids);
+    return urls;
+end;
+$$;
+create table app.pic (id integer primary key, path text, note text);
+select count(*) from gc.track('app.pic', url => 'path', condition => 'true') \g /dev/null
+insert into app.pic select i, 'gs://pic/' || i from generate_series(1, 100) as i;
+update app.pic set note = 'seen';
+select is_empty('table gc.tombstones', 'an update of many rows that changes no url buries nothing');
+update app.pic set path = 'gs://pic/' || 3 - id where id in (1, 2);
+select results_eq('select id, path from app.pic where id < 3 order by id',
+    $$values (1, 'gs://pic/2'), (2, 'gs://pic/1')$$, 'two rows swap their urls');
+select is_empty('table gc.tombstones', 'and nothing is buried');
+update app.pic set path = case when id = 50 then 'gs://pic/new' else path end;
+select results_eq('select key, url from gc.tombstones', $$values ('50', 'gs://pic/50')$$,
+    'an update of all rows that changes one url buries one object');
+select is(pg_temp.handed_out(), '{gs://pic/50}', 'which is handed out');
+update app.pic set path = null where id = 51;
+select is(pg_temp.handed_out(), '{gs://pic/51}', 'a url that becomes null gives up its object');
 
 select * from finish();
 rollback;

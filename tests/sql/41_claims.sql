@@ -1,11 +1,11 @@
 -- Claims: who deletes what, until when, and what is known of it afterwards.
 begin;
 set local client_min_messages = error;
-select plan(77);
+select plan(84);
 
 create schema app;
 create table app.file (id bigint primary key, bytes bigint);
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id$$, size => 'bytes',
     label => $$'file ' || id$$, generation => $$'v' || id$$, condition => 'true') \g /dev/null
 
@@ -247,10 +247,10 @@ select set_eq('select key from gc.deletion_log', array['10', '11', '12', '13', '
     'and only what is older than the retention');
 select set_eq('table gc.daily_totals', 'table totals_before', 'the totals stay');
 
--- Totals of days that are over become one line.
+-- Totals of days before yesterday become one line; the brake counts the last day's.
 insert into gc.totals (collection, day, rows, objects, bytes)
 select c, pg_temp.today() - d, 1, i, i * 10
-from generate_series(1, 3) as i, generate_series(1, 2) as d, unnest(array['file', 'gone']) as c;
+from generate_series(1, 3) as i, generate_series(2, 3) as d, unnest(array['file', 'gone']) as c;
 select is((select count(*) from gc.totals where not folded and day < pg_temp.today()), 12::bigint,
     'every batch of the last days has left a line');
 select count(*) from gc.review() \g /dev/null
@@ -258,16 +258,17 @@ select set_eq(
     $$select collection, day, rows, objects, bytes, folded from gc.totals
         where day < pg_temp.today()$$,
     $$select c, pg_temp.today() - d as day, v.*
-        from generate_series(1, 2) as d, unnest(array['file', 'gone']) as c,
+        from generate_series(2, 3) as d, unnest(array['file', 'gone']) as c,
             (values (3::bigint, 6::bigint, 60::bigint, true)) as v(rows, objects, bytes, folded)$$,
     'a review folds the lines of each day and collection that is over');
 select cmp_ok((select count(*) from gc.totals where day = pg_temp.today() and not folded), '>',
     1::bigint, 'the lines of today are left alone');
-insert into gc.totals (collection, day, objects, bytes) values ('file', pg_temp.today() - 1, 4, 40);
+insert into gc.totals (collection, day, objects, bytes)
+values ('file', pg_temp.today() - 2, 4, 40);
 select count(*) from gc.review() \g /dev/null
 select results_eq(
     $$select rows, objects, bytes from gc.daily_totals
-        where collection = 'file' and day = pg_temp.today() - 1$$,
+        where collection = 'file' and day = pg_temp.today() - 2$$,
     $$values (3::bigint, 10::bigint, 100::numeric)$$,
     'a line that comes late is added to what was folded');
 
@@ -300,6 +301,72 @@ from unnest(array[
     $$insert into app.file values (1020, 1)$$,
     $$delete from app.file$$
 ]) as c;
+
+-- What stands in the way of a claim.
+select pg_temp.forget();
+-- What a runner is told to delete, and deletes.
+create function pg_temp.handed_out()
+    returns text[]
+    language plpgsql
+as $$
+declare
+    ids bigint[];
+    urls text[];
+begin
+    select array_agg(c.id), coalesce(array_agg(c.url order by c.url), '{}') into ids, urls
+    from gc.claim('w') as c;
+    perform gc.confirm('w', ids);
+    return urls;
+end;
+$$;
+create table app.version (id integer primary key, generation text);
+select count(*) from gc.track('app.version', url => $$'gs://v/' || (id > 0)$$,
+    generation => 'generation', condition => 'true') \g /dev/null
+insert into app.version values (1, ''), (2, null), (3, 'g');
+delete from app.version;
+select results_eq($$select url, generation from gc.claim('w')$$,
+    $$values ('gs://v/true', null), ('gs://v/true', 'g')$$,
+    'an empty generation is none, and is no second deletion');
+delete from gc.tombstones;
+
+create function pg_temp.bury_by_hand(worker text, due interval, generation text)
+    returns void
+    language sql
+as $$
+    insert into gc.tombstones (collection, key, url, generation, due_at, worker, wait_for)
+    values ('version', '9', 'gs://v/by-hand', bury_by_hand.generation, now() + due, bury_by_hand.worker, '0')
+$$;
+-- A row that is written by hand is refused, or does no harm.
+create function pg_temp.bury_empty_generation()
+    returns text[]
+    language plpgsql
+as $$
+begin
+    begin
+        perform pg_temp.bury_by_hand(null, '0', '');
+    exception
+        when check_violation then
+            null;
+    end;
+    perform pg_temp.bury_by_hand(null, '0', null);
+    return pg_temp.handed_out();
+end;
+$$;
+select lives_ok('select pg_temp.bury_empty_generation()',
+    'an empty generation that was written by hand does not stop a claim');
+delete from gc.tombstones;
+select pg_temp.bury_by_hand(null, '-1 minute', null), pg_temp.bury_by_hand('x', '-1 hour', null);
+select is(pg_temp.handed_out(), '{gs://v/by-hand}',
+    'an expired lease and an earlier tombstone are one deletion');
+select is_empty('table gc.tombstones', 'and the earlier one is dropped');
+select pg_temp.bury_by_hand('x', '-1 hour', null), pg_temp.bury_by_hand(null, '-1 minute', null);
+select is(pg_temp.handed_out(), '{gs://v/by-hand}',
+    'an expired lease and a later tombstone are one deletion');
+select is_empty('table gc.tombstones', 'and the later one is dropped');
+select pg_temp.bury_by_hand(null, '1 hour', null), pg_temp.bury_by_hand('x', '-1 hour', null);
+select is(pg_temp.handed_out(), '{}',
+    'an expired lease is not handed out before a tombstone of the same object is due');
+delete from gc.tombstones;
 
 select * from finish();
 rollback;

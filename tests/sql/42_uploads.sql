@@ -1,7 +1,7 @@
 -- Uploads: an object that is written again while its old row is on the way out, and keep_alive.
 begin;
 set local client_min_messages = error;
-select plan(95);
+select plan(107);
 
 create schema app;
 create table app.file (id bigint primary key, path text);
@@ -9,7 +9,7 @@ create table app.blob (digest bytea primary key, name text);
 create table app.shared (id bigint primary key, path text);
 create index on app.shared (path);
 create table app.pair (a integer, b text, primary key (a, b));
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults
 select e, '0'
 from unnest(array['file_insert', 'blob_insert', 'shared_insert', 'pair_insert']) as e;
@@ -339,6 +339,65 @@ select is_empty('select id from app.file', 'and deletes it');
 insert into app.pair values (1, 'x y');
 select is(gc.keep_alive('pair', '(1,"x y")'), true, 'a key of several columns is found');
 select is(gc.keep_alive('pair', '(1,"x  y")'), false, 'to the letter');
+
+-- keep_alive finds the row however the key is written.
+select pg_temp.clean();
+-- As if the time of every review had come. Returns how many rows of the collection went.
+create function pg_temp.review(name text)
+    returns integer
+    language plpgsql
+as $$
+begin
+    execute format('update gc.%I set review_after = now()', name || '_review_queue');
+    return (select r.deleted from gc.review() as r where r.collection = name);
+end;
+$$;
+create table app.price (id numeric primary key);
+select count(*) from gc.track('app.price', name => 'd', condition => 'true') \g /dev/null
+insert into app.price values (1.0), (2.0);
+select ok(gc.keep_alive('d', '1'), 'keep_alive finds the row 1.0 by the key 1');
+select is(pg_temp.review('d'), 1, 'a review takes the other row');
+select results_eq('select id::text from app.price', array['1.0'], 'and not the one that is held');
+delete from gc.holds;
+select is(pg_temp.review('d'), 1, 'which goes when nobody holds it any more');
+select gc.untrack('d');
+
+
+-- A hold is for the row, however the key is written by those who refer to it.
+create table app.sum (id numeric primary key);
+create table app.use (sum numeric references app.sum);
+create index on app.use (sum);
+select count(*) from gc.track('app.sum') \g /dev/null
+select gc.set_delay('use_delete', '0');
+insert into app.sum values (1);
+insert into app.use values (1.0);
+delete from gc.sum_review_queue;
+delete from app.use;
+select is((select q.id::text from gc.sum_review_queue as q), '1.0', 'the reference wrote 1.0');
+select ok(gc.keep_alive('sum', '1'), 'the row says 1, and somebody keeps it');
+select is(pg_temp.review('sum'), 0, 'so it is not collected');
+delete from gc.holds;
+update gc.sum_review_queue set review_after = now();
+select is(pg_temp.review('sum'), 1, 'until nobody keeps it any more');
+select gc.untrack('sum');
+
+
+-- An upload whose url is told, but is not written as the collection writes it.
+create table app.object (id integer primary key);
+select from gc.track('app.object', url => $$'s3://b/' || id$$, condition => 'true');
+insert into app.object values (1);
+delete from app.object;
+select isnt_empty($$select from gc.claim('w')$$, 'an object is being deleted');
+select throws_ok(
+    $$select gc.begin_upload('object', '1', url => 's3://b/./1', wait => '0')$$,
+    'ZG001', null, 'an upload of its key has to wait, whatever url it tells');
+select throws_ok(
+    $$select gc.begin_upload('object', '1', url => 's3://another/1', wait => '0')$$,
+    '22023', null, 'a url that no row of the collection can have is refused');
+-- While no url is known, the key is all that there is.
+select from gc.track('app.object', condition => 'true');
+select throws_ok($$select gc.begin_upload('object', '1', wait => '0')$$, 'ZG001', null,
+    'also after the url was taken out of the definition');
 
 select * from finish();
 rollback;

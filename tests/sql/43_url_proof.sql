@@ -9,7 +9,7 @@ create function app.number(url text) returns integer immutable return substr(url
 create function app.stable_number(url text) returns integer stable return substr(url, 13)::integer;
 create function app.mixed(url text, id integer) returns integer immutable return id;
 create table app.file (id integer primary key, bytes bigint default 1, other integer default 1);
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults values ('file_insert', '1 hour'), ('file_update', '1 hour');
 
 -- Whether files can share objects, when their table has this constraint.

@@ -4,10 +4,10 @@ begin;
 set local client_min_messages = error;
 set local standard_conforming_strings = on;
 set local quote_all_identifiers = off;
-select plan(71);
+select plan(78);
 
 create schema app;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 
 create function pg_temp.error_of(command text)
     returns text
@@ -416,6 +416,49 @@ select pg_temp.hostile(false);
 select is(pg_temp.odd_rows(), (select found from friendly),
     'a collection that was tracked under them leaves the same tombstones, too');
 select gc.untrack('odd');
+
+-- Rows that are kept whole, and columns that get other names.
+create table app.kept (id integer primary key, path text, version text);
+select from gc.track('app.kept', url => 'path', generation => 'version', condition => 'false')
+\g /dev/null
+insert into app.kept values (1, 'gs://k/1', 'v1'), (2, 'gs://k/2', 'v2');
+alter table app.kept alter path type varchar(100);
+delete from app.kept where id = 1;
+select is((select count(*) from gc.unread_rows), 1::bigint, 'a row is kept whole');
+alter table app.kept rename path to place;
+select from gc.track('app.kept', url => 'place', generation => 'version', condition => 'false')
+\g /dev/null
+select pg_temp.review();
+select results_eq('select url, generation from gc.tombstones', $$values ('gs://k/1', 'v1')$$,
+    'its object is found although the column has another name since');
+delete from gc.tombstones;
+alter table app.kept alter place type text;
+delete from app.kept where id = 2;
+alter table app.kept add column address text;
+select from gc.track('app.kept', url => 'address', generation => 'version', condition => 'false')
+\g /dev/null
+select pg_temp.review();
+select is_empty('select from gc.tombstones', 'a row from before there was the column has no url');
+select results_eq('select content ->> ''place'', last_error from gc.unread_rows',
+    $$values ('gs://k/2', 'the row that went does not have all of the columns {address,version}')$$,
+    'and stays, with the reason, instead of being forgotten');
+select from gc.track('app.kept', url => 'place', generation => 'version', condition => 'false')
+\g /dev/null
+update gc.unread_rows set due_at = now();
+select pg_temp.review();
+select results_eq('select url, generation from gc.tombstones', $$values ('gs://k/2', 'v2')$$,
+    'until the definition fits it');
+select is_empty('select from gc.unread_rows', 'nothing is left then');
+delete from gc.tombstones;
+update app.kept set id = id;
+insert into gc.unread_rows (collection, content, relation, columns)
+values ('kept', '{"id": 3, "place": "gs://k/3", "version": "v"}', 'app.kept'::regclass,
+    '{"id": 1, "place": 3, "version": 2}');
+select pg_temp.review();
+select results_eq('select url, generation from gc.tombstones', $$values ('gs://k/3', 'v')$$,
+    'in a restored table, where columns have other numbers, their names count');
+delete from gc.tombstones;
+select gc.untrack('kept');
 
 select * from finish();
 rollback;

@@ -6,7 +6,7 @@ select plan(24);
 create schema app;
 create table app.file (id integer primary key, path text);
 create index on app.file (path);
-update gc.settings set jitter = '0', max_sleep = '1 hour';
+update gc.settings set jitter = '0', undo = '0', max_sleep = '1 hour';
 select count(*) from gc.track('app.file', url => 'path', condition => 'false') \g /dev/null
 select count(*) from gc.review() \g /dev/null
 

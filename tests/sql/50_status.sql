@@ -8,7 +8,7 @@ create table app.file (id bigint primary key, bytes bigint);
 create table app.post (id bigint primary key, file bigint references app.file);
 create index on app.post (file);
 create table app."A plain one" (id bigint primary key, path text, bytes bigint);
-update gc.settings set jitter = '0', max_sleep = '1 hour';
+update gc.settings set jitter = '0', undo = '0', max_sleep = '1 hour';
 
 select is_empty('select * from gc.status()', 'without a collection there is no status');
 select is(gc.next_due(), now() + interval '1 hour',
@@ -54,7 +54,7 @@ select results_eq(
 select results_eq(
     $$select queued, due, overdue_since, failing, last_error, tombstones_waiting,
         tombstones_claimed, tombstones_failing, tombstones_last_error, bytes_waiting,
-        deleted_today, bytes_today, deleted_total, bytes_total, paused, why
+        deleted_today, bytes_today, deleted_total, bytes_total, blocked, why
         from gc.status() where collection = 'file'$$,
     $$values (0::bigint, 0::bigint, null::timestamptz, 0::bigint, null::text, 0::bigint, 0::bigint,
         0::bigint, null::text, 0::numeric, 0::numeric, 0::numeric, 0::numeric, 0::numeric, false,
@@ -116,22 +116,22 @@ alter table app.file drop column bytes;
 select results_eq(
     $$select collection, reviewed, deleted from gc.review() where collection = 'file'$$,
     $$values ('file', 0, 0)$$, 'a collection that does not fit its table is not reviewed');
-select is(pg_temp.status_of('file', 'paused'), 'true', 'the status says that it is paused');
+select is(pg_temp.status_of('file', 'blocked'), 'true', 'the status says that it is blocked');
 select alike(pg_temp.status_of('file', 'why'), '%"file" cannot be reviewed%bytes%', 'and why');
 select isnt((select problem_since from gc.collections where name = 'file'), null, 'and since when');
-select is(pg_temp.status_of('plain', 'paused', 'why'), 'false -', 'the other goes on');
+select is(pg_temp.status_of('plain', 'blocked', 'why'), 'false -', 'the other goes on');
 rollback to whole;
 savepoint whole;
 alter table app.file drop column bytes;
 select count(*) from gc.review() \g /dev/null
 alter table app.file add column bytes bigint;
 select count(*) from gc.review() \g /dev/null
-select is(pg_temp.status_of('file', 'paused', 'why'), 'false -',
+select is(pg_temp.status_of('file', 'blocked', 'why'), 'false -',
     'when it is mended, the next review goes on');
 rollback to whole;
 drop table app.post, app.file;
 select count(*) from gc.review() \g /dev/null
-select is(pg_temp.status_of('file', 'paused'), 'true', 'a table that is gone is a reason too');
+select is(pg_temp.status_of('file', 'blocked'), 'true', 'a table that is gone is a reason too');
 select isnt(pg_temp.status_of('file', 'target'), null, 'and its row of the status is still there');
 rollback to whole;
 

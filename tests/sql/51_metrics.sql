@@ -6,7 +6,7 @@ select plan(18);
 create schema app;
 create table app.file (id bigint primary key, bytes bigint);
 create table app.plain (id bigint primary key);
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults values ('file_insert', '0'), ('plain_insert', '1 hour');
 
 select is_empty('select * from gc.metrics', 'without a collection there is nothing to count');
@@ -71,7 +71,7 @@ select is(pg_temp.metric('objects_deleted_total', 'collection="file"'), 2::float
 select is(pg_temp.metric('reclaimed_bytes_total', 'collection="file"'), 400::float8,
     'bytes reclaimed');
 update gc.collections set problem = 'x' where name = 'file';
-select is(pg_temp.metric('collection_paused', 'collection="file"'), 1::float8,
+select is(pg_temp.metric('collection_blocked', 'collection="file"'), 1::float8,
     'a collection that is not reviewed');
 
 select is_empty(

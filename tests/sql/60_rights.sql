@@ -1,12 +1,13 @@
 -- Rights: who may do what. Roles are made here, and go with the transaction.
 begin;
 set local client_min_messages = error;
-select plan(75);
+select plan(96);
 
 create role rights_app;
 create role rights_runner;
 create role rights_viewer;
 create role rights_uploader;
+create role rights_operator;
 create role rights_nobody;
 create role "rights ""Q"" runner";
 
@@ -17,7 +18,7 @@ create table app.post (id bigint primary key, file bigint references app.file);
 create index on app.post (file);
 create table app.plain (id bigint primary key);
 grant select, insert, update, delete, truncate on all tables in schema app to rights_app;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults
 values ('file_insert', '0'), ('post_delete', '0'), ('post_update', '0'), ('plain_insert', '0');
 select count(*) from gc.track(
@@ -83,6 +84,7 @@ select lives_ok($$select gc.grant_runner('rights_runner')$$, 'a role is made a r
 select lives_ok($$select gc.grant_runner('rights_runner')$$, 'twice is as good as once');
 select lives_ok($$select gc.grant_viewer('rights_viewer')$$, 'a role is made a viewer');
 select lives_ok($$select gc.grant_uploader('rights_uploader')$$, 'a role is made an uploader');
+select lives_ok($$select gc.grant_operator('rights_operator')$$, 'a role is made an operator');
 select lives_ok($$select gc.grant_runner('"rights ""Q"" runner"')$$,
     'a role may have any name');
 create function pg_temp.may_call(role name)
@@ -101,21 +103,34 @@ as $$
         and has_table_privilege(role, c.oid, needed)
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
-    array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status'],
+    array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
+        'preview', 'forecast'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
 select set_eq($$select pg_temp.may_touch('rights_runner', 'select, insert, update, delete')$$,
     array['metrics'], 'a runner reads the metrics, and has no right on any table');
-select set_eq($$select pg_temp.may_call('rights_viewer')$$, array['version', 'next_due', 'status'],
+select set_eq($$select pg_temp.may_call('rights_viewer')$$,
+    array['version', 'next_due', 'status', 'explain', 'explain_url', 'receipt'],
     'a viewer may call exactly what changes nothing');
 select set_eq($$select pg_temp.may_touch('rights_viewer', 'select')$$,
     array['collections', 'settings', 'review_after_defaults', 'tombstones', 'holds',
-        'deletion_log', 'totals', 'daily_totals', 'metrics'],
+        'deletion_log', 'totals', 'daily_totals', 'metrics', 'pauses', 'pins', 'brakes',
+        'allowances', 'operations', 'runners', 'causes', 'kept_rows', 'finalizers',
+        'struck_finalizers'],
     'a viewer reads the tables');
 select is_empty(
     $$select pg_temp.may_touch('rights_viewer', 'insert, update, delete, truncate, trigger')$$,
     'a viewer writes none');
+select set_eq($$select pg_temp.may_call('rights_operator')$$,
+    array['version', 'next_due', 'status', 'pause', 'resume', 'pin', 'unpin'],
+    'an operator may call exactly what stops and keeps');
+select set_eq($$select pg_temp.may_touch('rights_operator', 'select')$$,
+    array['pauses', 'pins', 'brakes', 'allowances', 'operations', 'runners', 'metrics'],
+    'an operator reads what was stopped and kept');
+select is_empty(
+    $$select pg_temp.may_touch('rights_operator', 'insert, update, delete, truncate, trigger')$$,
+    'an operator writes no table');
 select set_eq($$select pg_temp.may_call('rights_uploader')$$,
     array['begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name',
         'file_begin_upload', 'file_end_upload', 'file_keep_alive',
@@ -179,6 +194,28 @@ select is(pg_temp.state_of('delete from gc.deletion_log'), '42501', 'it deletes 
 select is(pg_temp.state_of('update gc.settings set max_rows = 1'), '42501', 'it sets nothing');
 reset role;
 
+-- An operator stops and keeps, and no more.
+insert into app.file values (30, '', 1);
+set local role rights_operator;
+select is(pg_temp.state_of($$select gc.pause('file', 'look first')$$), null, 'an operator pauses');
+select is((select paused_why from gc.status() where collection = 'file'), 'look first',
+    'and sees why');
+select is(gc.resume('file'), 2, 'it resumes');
+select is(gc.pin('file', '30'), true, 'it pins a row of a table that it may not read');
+select results_eq('select key, holder, pinned_by from gc.pins',
+    $$select '30', s, s from current_setting('session_authorization') as s$$,
+    'the pin has the name of who has logged in');
+select is(gc.unpin('file', '30'), true, 'it unpins it');
+select is(pg_temp.state_of('select gc.review()'), '42501', 'it reviews nothing');
+select is(pg_temp.state_of($$select gc.claim('o')$$), '42501', 'it claims nothing');
+select is(pg_temp.state_of($$select gc.track('app.post')$$), '42501', 'it tracks nothing');
+select is(pg_temp.state_of($$select gc.set_brake('file', 1)$$), '42501',
+    'it cannot take the brake off');
+select is(pg_temp.state_of('select * from app.file'), '42501', 'it reads no application table');
+reset role;
+delete from app.file where id = 30;
+delete from gc.tombstones where key = '30';
+
 -- An uploader announces.
 insert into app.file values (20, '', 1);
 set local role rights_uploader;
@@ -193,7 +230,7 @@ reset role;
 -- Tracking belongs to the owner of blobgc.
 alter table app.post owner to rights_app;
 grant execute on function gc.track(
-    regclass, text, text, text, text, text, text, text[], jsonb, interval
+    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[]
 ), gc.untrack(text), gc.scan(text, integer) to rights_app;
 grant usage on schema gc to rights_app;
 grant select on gc.collections to rights_app;
@@ -203,6 +240,39 @@ select is(pg_temp.state_of($$select gc.track('app.post')$$), '42501',
 select is(pg_temp.state_of($$select gc.untrack('file')$$), '42501', 'nor untrack');
 select is(pg_temp.state_of($$select gc.scan('file')$$), '42501', 'nor scan');
 reset role;
+-- Nor does it help to be a superuser, or to have every function.
+create role rights_admin superuser;
+grant execute on all functions in schema gc to rights_app;
+create function pg_temp.refusal(role name, command text)
+    returns text[]
+    language plpgsql
+as $$
+declare
+    code text;
+    hint text;
+begin
+    execute format('set local role %I', role);
+    execute command;
+    return '{}';
+exception
+    when others then
+        get stacked diagnostics code = returned_sqlstate, hint = pg_exception_hint;
+        return array[code, hint];
+end;
+$$;
+select is(pg_temp.refusal(c.role, c.command),
+    array['42501', format('set role %s;', pg_get_userbyid(n.nspowner))],
+    format('%s may not, and is told who may: %s', c.role, c.command))
+from pg_namespace as n
+cross join (values
+    ('rights_app'::name, 'select gc.track(''app.post'')'),
+    ('rights_admin', 'select gc.track(''app.post'')'),
+    ('rights_admin', 'select gc.untrack(''file'')'),
+    ('rights_admin', 'select gc.scan(''file'')')
+) as c(role, command)
+where n.nspname = 'gc';
+select is((pg_temp.refusal('rights_app', c.command))[1], '42501', 'rights_app may not: ' || c.command)
+from (values ('select gc.untrack(''file'')'), ('select gc.scan(''file'')')) as c(command);
 select set_eq('select name from gc.collections', array['file', 'plain'],
     'so the collections are what they were');
 
@@ -234,6 +304,9 @@ as $$
     union all
     select c.oid::regclass::text from pg_class as c
     where c.relnamespace = 'gc'::regnamespace and case
+        -- The condition of a trigger reads it, with the rights of whoever inserts a row.
+        when c.relkind = 'S' and c.relname = 'deleting_until'
+            then has_sequence_privilege(role, c.oid, 'usage, update')
         when c.relkind = 'S' then has_sequence_privilege(role, c.oid, 'select, usage, update')
     end
     union all

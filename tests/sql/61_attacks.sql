@@ -23,7 +23,7 @@ create index on app.chunk (file);
 create table app.shared (id text primary key, path text, title text);
 create index on app.shared (path);
 grant select, insert, update, delete, truncate on all tables in schema app to mallory;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults
 select e, '0' from unnest(array['file_insert', 'file_update', 'file_scan', 'post_delete',
     'post_update', 'shared_insert', 'shared_update']) as e;

@@ -32,7 +32,7 @@ grant usage, create on schema app to blobgc_partner;
 set local role blobgc_shop;
 create table app.file (id integer primary key);
 grant references on app.file to blobgc_partner;
-update gc.settings set jitter = '0', trusted_roles = '{blobgc_partner}';
+update gc.settings set jitter = '0', undo = '0', trusted_roles = '{blobgc_partner}';
 insert into gc.review_after_defaults values ('file_insert', '0'), ('post_delete', '0');
 
 set local role blobgc_partner;

@@ -4,7 +4,7 @@
 -- count in a sequence, which no rollback hides, if they run as somebody else.
 begin;
 set local client_min_messages = error;
-select plan(63);
+select plan(85);
 
 create role mallory;
 create role shop;
@@ -12,7 +12,7 @@ create schema app;
 create schema evil authorization mallory;
 grant usage on schema app, evil to public;
 grant create on schema app to mallory, shop;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 insert into gc.review_after_defaults
 select e || '_insert', '0' from unnest(array['file', 'word', 'part', 'goods']) as e;
 
@@ -296,6 +296,114 @@ select is((select deleted from gc.review() where collection = 'goods'), 0,
     'an expression that calls a function of a role that was trusted stops the review');
 select matches((select problem from gc.collections where name = 'goods'),
     'path_of.* belongs to shop', 'and the function is named');
+
+-- Triggers of the application, wherever a review would fire them, and tables that refer.
+-- As if the time of every review had come. Returns how many rows of the collection went.
+create function pg_temp.review(name text)
+    returns integer
+    language plpgsql
+as $$
+begin
+    execute format('update gc.%I set review_after = now()', name || '_review_queue');
+    return (select r.deleted from gc.review() as r where r.collection = name);
+end;
+$$;
+create function pg_temp.why(name text)
+    returns text
+    language sql
+as $$ select s.why from gc.status() as s where s.collection = name $$;
+create table app.doc (id integer primary key);
+create table app.ran (what text, by_role name);
+create function app.spy()
+    returns trigger
+    language plpgsql
+as $$
+begin
+    insert into app.ran values (tg_table_name, current_user);
+    return old;
+end;
+$$;
+create table app.item (doc integer primary key references app.doc);
+create table app.ref (doc integer references app.doc);
+create index on app.ref (doc);
+select count(*) from gc.track('app.doc', owned => '{item}', condition => 'true') \g /dev/null
+insert into app.doc select generate_series(1, 3);
+insert into app.item values (1);
+create trigger spy after delete on app.doc for each row execute function app.spy();
+create function pg_temp.trust(roles name[])
+    returns void
+    language sql
+as $$ update gc.settings set trusted_roles = roles $$;
+-- One row is left to be reviewed.
+create function pg_temp.only(wanted integer)
+    returns void
+    language plpgsql
+as $$
+begin
+    perform pg_temp.review('doc');
+    truncate app.ran;
+    insert into app.doc values (wanted);
+    insert into app.item values (wanted);
+end;
+$$;
+select is(pg_temp.review('doc'), 3, 'a trigger of the owner''s own is no obstacle');
+select pg_temp.only(1);
+alter function app.spy() owner to mallory;
+select is(pg_temp.review('doc'), 0,
+    'where a trigger''s function belongs to a role that is not trusted, nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.doc belongs to mallory',
+    'the status names the trigger');
+select is_empty('table app.ran', 'and the function has not run');
+select throws_ok($$select * from gc.track('app.doc', owned => '{item}', condition => 'true')$$, '42501',
+    'trigger spy on app.doc belongs to mallory, who could run code with the rights of '
+    || current_user, 'nor can the table be tracked');
+select pg_temp.trust('{mallory}');
+select is(pg_temp.review('doc'), 1, 'a role that is trusted is let through');
+select results_eq('select what, by_role from app.ran', $$values ('doc', current_user)$$,
+    'and its function runs as the owner of blobgc');
+select pg_temp.trust('{}');
+drop trigger spy on app.doc;
+
+select pg_temp.only(2);
+create trigger spy before delete on app.item for each row execute function app.spy();
+select is(pg_temp.review('doc'), 0, 'a trigger on an owned table: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.item belongs to mallory',
+    'a trigger on an owned table: the status names it');
+select is_empty('table app.ran', 'a trigger on an owned table: the function has not run');
+select results_eq('select doc from app.item', array[2], 'and the owned row is there');
+select pg_temp.trust('{mallory}');
+select is(pg_temp.review('doc'), 1, 'a trigger on an owned table: trust lets it through');
+select results_eq('select what, by_role from app.ran', $$values ('item', current_user)$$,
+    'a trigger on an owned table: then the function runs');
+select pg_temp.trust('{}');
+drop trigger spy on app.item;
+
+-- Not by the key of the item, which is that of the document: that would keep the document.
+alter table app.item add column number integer generated always as identity unique;
+create table app.remark (item integer references app.item (number) on delete cascade);
+select pg_temp.only(3);
+insert into app.remark select number from app.item;
+create trigger spy after delete on app.remark for each row execute function app.spy();
+select is(pg_temp.review('doc'), 0, 'a trigger at the end of a cascade: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.remark belongs to mallory',
+    'a trigger at the end of a cascade: the status names it');
+select is_empty('table app.ran', 'a trigger at the end of a cascade: the function has not run');
+select pg_temp.trust('{mallory}');
+select is(pg_temp.review('doc'), 1, 'a trigger at the end of a cascade: trust lets it through');
+select results_eq('select what, by_role from app.ran', $$values ('remark', current_user)$$,
+    'a trigger at the end of a cascade: then the function runs');
+select pg_temp.trust('{}');
+drop table app.remark;
+
+select pg_temp.only(4);
+alter table app.ref owner to mallory;
+select is(pg_temp.review('doc'), 0, 'a referring table of another role: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'table app\\.ref belongs to mallory',
+    'a referring table of another role: the status names it');
+select pg_temp.trust('{mallory}');
+select is(pg_temp.review('doc'), 1, 'a referring table of another role: trust lets it through');
+select is(pg_temp.why('doc'), null, 'and nothing is in the way any more');
+select pg_temp.trust('{}');
 
 select * from finish();
 rollback;

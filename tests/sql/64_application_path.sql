@@ -14,7 +14,7 @@ create schema open;
 create schema theirs authorization path_mallory;
 grant create on schema open to path_mallory;
 grant usage on schema app, tools, open to public;
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 create table app.file (id integer primary key);
 create table app.part (id integer primary key, file_id integer references app.file);
 create index on app.part (file_id);

@@ -9,7 +9,7 @@ create schema app;
 create table app.file (id integer primary key, path text);
 create table app.secret (id integer primary key, path text);
 create table app.loose (id integer primary key, path text);
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 select count(*) from gc.track('app.file', url => $$'s3://files/' || path$$, condition => 'false')
 \g /dev/null
 select count(*) from gc.track('app.secret', url => $$'s3://secrets/' || path$$, condition => 'false')

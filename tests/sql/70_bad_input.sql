@@ -1,7 +1,7 @@
 -- Bad input: a clear error with SQLSTATE, detail and a hint that is the next action; no change.
 begin;
 set local client_min_messages = error;
-select plan(111);
+select plan(112);
 
 create schema app;
 create table app.file (id bigint primary key, path text, bytes bigint, at timestamptz);
@@ -29,7 +29,7 @@ create sequence app.a_sequence;
 create schema app2;
 create table app2.file (id bigint primary key);
 
-update gc.settings set jitter = '0';
+update gc.settings set jitter = '0', undo = '0';
 select count(*) from gc.track('app.file', url => $$'s3://b/' || id$$, size => 'bytes') \g /dev/null
 select count(*) from gc.track('app.pair') \g /dev/null
 select count(*) from gc.track('app.blob') \g /dev/null
@@ -174,7 +174,7 @@ from (values
 select pg_temp.refuses($$select gc.track('app.file', owned => '{nothing}')$$, '42704',
     'References: none', 'in owned', 'a name in owned that is no reference is refused');
 select pg_temp.refuses($$select gc.track('app.file', events => '{"post_delete": "x"}')$$, '22023',
-    'Events: file_insert, file_scan, file_update', '^events => ', 'an unknown event is refused');
+    'Events: file_insert, file_scan, file_unpin, file_update', '^events => ', 'an unknown event is refused');
 select pg_temp.refuses($$select gc.track('app.file', events => '{"file_insert": 1}')$$, '22023',
     'Events: file_insert', '^events => ', 'a number as the name of an event is refused');
 select pg_temp.refuses($$select gc.track('app.file', events => '{"file_insert": ""}')$$, '22023',
@@ -183,8 +183,8 @@ select is((select state from pg_temp.error_of($$select gc.track('app.file', even
     '23514', 'events that are no object are refused');
 select pg_temp.refuses($$select gc.track('app.file', undo => '-1 second')$$, '22023', '-00:00:01',
     'Leave undo out', 'a negative undo window is refused');
-select pg_temp.refuses($$select gc.track('app.file', undo => null)$$, '22023', 'null',
-    'Leave undo out', 'an undo window of null is refused');
+select pg_temp.refuses($$select gc.track('app.file', undo => '11 years')$$, '22023', '11 years',
+    'Leave undo out', 'an undo window of more than ten years is refused');
 select throws_ok($$insert into gc.review_after_defaults values ('x', '-1 second')$$, '23514', null,
     'a negative delay is refused');
 select throws_ok($$insert into gc.review_after_defaults values ('x', null)$$, '23502', null,
@@ -192,7 +192,8 @@ select throws_ok($$insert into gc.review_after_defaults values ('x', null)$$, '2
 select throws_ok(format('update gc.settings set %I = %L', s.name, s.value), '23514', null,
     format('%s of %s is refused', s.name, s.value))
 from (values
-    ('jitter', '-1 second'), ('busy_delay', '0'), ('backoff', '0'), ('backoff_limit', '1 minute'),
+    ('undo', '-1 second'), ('jitter', '-1 second'), ('busy_delay', '0'), ('backoff', '0'),
+    ('backoff_limit', '1 minute'),
     ('max_rows', '0'), ('lock_timeout', '0'), ('statement_timeout', '0'), ('max_sleep', '0'),
     ('upload_timeout', '0'), ('keep_alive', '-1 hour'), ('log_retention', '-1 day')
 ) as s(name, value);

@@ -1,0 +1,7 @@
+"""python -m blobgc."""
+
+import sys
+
+from blobgc.cli import main
+
+sys.exit(main())

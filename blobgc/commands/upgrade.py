@@ -1,0 +1,51 @@
+"""Bring blobgc in a database to the version of this program.
+
+An extension is upgraded with the files that the server has, a plain script with the one that this
+program carries. Collections stay in use meanwhile.
+"""
+
+import argparse
+
+import blobgc
+from blobgc import scripts
+from blobgc.errors import SUCCESS, Unusable
+from blobgc.installation import Installation
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dsn", default="", help="connection string or URL")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def run(options: argparse.Namespace) -> int:
+    found = Installation(options.dsn)
+    where = found.database.describe()
+    if not found.is_ours:
+        raise Unusable(f"blobgc is not installed in database {where}: run blobgc install")
+    version = found.database.version()
+    if version == blobgc.__version__:
+        print(f"blobgc {version} is installed in database {where} as {found.kind}: nothing to do")
+        return SUCCESS
+    script = way(found, version)
+    print(f"upgrading blobgc {version} to {blobgc.__version__} in database {where}, {found.kind}",
+          flush=True)
+    if options.dry_run:
+        print("nothing was done (--dry-run)")
+        return SUCCESS
+    found.run(script)
+    print(f"installed blobgc {found.database.version()}")
+    return SUCCESS
+
+
+def way(found: Installation, version: str) -> str:
+    """What to run."""
+    if found.is_extension:
+        if found.has_way(version):
+            return f"alter extension blobgc update to '{blobgc.__version__}'"
+        raise Unusable(f"the server has no files that bring the extension from {version} to "
+                       f"{blobgc.__version__}: copy them there with make install")
+    script = scripts.plain_upgrade(version)
+    if script is None:
+        raise Unusable(f"there is no way from blobgc {version} to {blobgc.__version__}: take the "
+                       "program of the database's version")
+    return script

@@ -1,0 +1,102 @@
+"""Azure Blob Storage: az://container/folder/.
+
+The account comes from AZURE_STORAGE_CONNECTION_STRING; or from AZURE_STORAGE_ACCOUNT with
+AZURE_STORAGE_KEY, with AZURE_STORAGE_SAS_TOKEN, or with whatever azure-identity finds.
+"""
+
+import argparse
+import os
+import re
+import time
+from importlib import import_module
+from typing import Any
+
+from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Store, Tombstone
+
+
+class AzureStore(Store):
+    """A generation is an ETag, which no other upload has: a later one survives."""
+
+    scheme = "az"
+    example = "az://container/dir/"
+    extra = "azure"
+    per_request = 256
+
+    def __init__(self, prefix: str, options: argparse.Namespace) -> None:
+        super().__init__(prefix, options)
+        self.errors = import_module("azure.core.exceptions")
+        self.unchanged = import_module("azure.core").MatchConditions.IfNotModified
+        self.account = self.open_account(options.threads)
+        self.client: Any = self.account.get_container_client(self.bucket)
+
+    def open_account(self, threads: int) -> Any:
+        service = import_module("azure.storage.blob").BlobServiceClient
+        session = import_module("requests").Session()
+        adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=threads)
+        session.mount("https://", adapter)
+        session.mount("http://", adapter)
+        transport = import_module("azure.core.pipeline.transport").RequestsTransport(
+            session=session, session_owner=False, connection_timeout=self.timeout,
+            read_timeout=self.timeout)
+        limits = {"retry_total": 0, "transport": transport}
+        given = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+        if given:
+            return service.from_connection_string(given, **limits)
+        name = os.environ.get("AZURE_STORAGE_ACCOUNT")
+        if not name:
+            raise ValueError("neither AZURE_STORAGE_CONNECTION_STRING nor AZURE_STORAGE_ACCOUNT "
+                             "is set")
+        credential: Any = os.environ.get("AZURE_STORAGE_KEY") or os.environ.get(
+            "AZURE_STORAGE_SAS_TOKEN")
+        if not credential:
+            credential = import_module("azure.identity").DefaultAzureCredential()
+        return service(f"https://{name}.blob.core.windows.net", credential=credential, **limits)
+
+    def accepts(self, url: str, generation: str | None = None) -> bool:
+        """Some clients of Azure drop dots at the end of a part: x. and x would be one object."""
+        for part in self.key(url).split("/"):
+            if part.endswith("."):
+                return False
+        return super().accepts(url, generation)
+
+    def accepts_generation(self, generation: str) -> bool:
+        return bool(re.fullmatch('"0x[0-9A-F]{1,16}"', generation))
+
+    def status_of(self, error: Exception) -> int | None:
+        if isinstance(error, self.errors.HttpResponseError):
+            found: Any = error
+            return int(found.status_code or 0)
+        if isinstance(error, (self.errors.ServiceRequestError, self.errors.ServiceResponseError)):
+            return NO_ANSWER
+        if isinstance(error, (ValueError, TypeError)):
+            return 400
+        return None
+
+    def describe(self) -> str:
+        return f"{self.prefix} (by ETag where a row knows it)"
+
+    def delete(self, tombstones: list[Tombstone]) -> list[str]:
+        wanted: list[Any] = []
+        for tombstone in tombstones:
+            named: dict[str, Any] = {"name": self.key(tombstone.url)}
+            if tombstone.generation:
+                named |= {"etag": tombstone.generation, "match_condition": self.unchanged}
+            wanted.append(named)
+        begun = time.monotonic()
+        answers = list(self.client.delete_blobs(*wanted, raise_on_any_failure=False))
+        if len(answers) != len(tombstones):
+            raise ValueError("the store has not answered for every object")
+        for answer in answers:
+            if answer.status_code in OVERLOAD:
+                self.flow.shrink(begun)
+        return [self.fate_of(answer) for answer in answers]
+
+    def fate_of(self, answer: Any) -> str:
+        """Of one object, by the part of the answer that is about it."""
+        code = answer.headers.get("x-ms-error-code")
+        is_gone = answer.status_code == 404 and code == "BlobNotFound"
+        # What is there was uploaded later. A blob that somebody has leased is 412 as well.
+        is_newer = answer.status_code == 412 and code == "ConditionNotMet"
+        if answer.status_code < 300 or is_gone or is_newer:
+            return DELETED
+        return f"{code or answer.status_code}: {answer.reason}"

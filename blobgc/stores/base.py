@@ -1,0 +1,162 @@
+"""What all stores have in common, and what each kind must say."""
+
+import argparse
+import re
+import threading
+import time
+import uuid
+from typing import ClassVar, NamedTuple
+
+from blobgc.errors import Unusable, reason
+from blobgc.logs import log
+from blobgc.stores.flow import Flow
+
+TOLERANCE = 10  # A store that fails so often in a row is left alone,
+PAUSE = 5.0  # for so many seconds.
+
+# The fate of an object; any other is why it failed.
+DELETED, RELEASED = "deleted", "released"
+
+# C0 and C1, DEL, halves of characters, what XML cannot say; and the backslash, which some stores
+# take for a slash.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\\\\]")
+
+NO_ANSWER = 0  # Instead of an HTTP status.
+OVERLOAD = (NO_ANSWER, 408, 429, 500, 502, 503, 504)
+# Whose rights, rate or bucket it is, each part of a request has the same.
+OF_THE_STORE = (401, 403, 404, 405, 407, 408, 429)
+
+
+class Tombstone(NamedTuple):
+    id: int
+    url: str
+    generation: str | None
+    size: int | None
+
+
+def is_plain(path: str) -> bool:
+    """Whether no store takes it for another path, as SeaweedFS takes a//b for a/b."""
+    return not {"", ".", ".."} & set(path.split("/")) and not UNSAFE.search(path)
+
+
+class Store:
+    """A prefix under which objects may be deleted, and how the store is doing."""
+
+    scheme: ClassVar[str]
+    example: ClassVar[str]  # Of a prefix.
+    extra: ClassVar[str] = ""  # What pip calls the library that it needs.
+    per_request: ClassVar[int] = 1  # Objects, at most.
+
+    def __init__(self, prefix: str, options: argparse.Namespace) -> None:
+        self.prefix = prefix
+        self.timeout: float = options.timeout
+        self.bucket, _, self.folder = prefix.partition("://")[2].partition("/")
+        self.flow = Flow(self.per_request, options.threads)
+        self.failures = 0  # In a row.
+        self.paused_until = 0.0
+        self.lock = threading.Lock()
+
+    # What a kind says about itself
+
+    @classmethod
+    def is_place(cls, path: str) -> bool:
+        """Whether a prefix can look like this, after scheme:// and without a slash at its end."""
+        bucket = path.partition("/")[0]
+        return bool(re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", bucket)) and is_plain(path)
+
+    def accepts_generation(self, generation: str) -> bool:
+        """Whether the store tells it from all others, and nobody can spell it in another way."""
+        return False
+
+    def delete(self, tombstones: list[Tombstone]) -> list[str]:
+        """Deletes them by one request and returns the fate of each, or raises: that of all."""
+        raise NotImplementedError
+
+    def status_of(self, error: Exception) -> int | None:
+        """The HTTP status; 400 where the request was not even sent; None where it is neither."""
+        return None
+
+    def prepare(self) -> None:
+        """Before the first delete. Raises if the store cannot be used."""
+
+    def learn(self) -> None:
+        """After the first delete: finds out what else the store can do."""
+
+    def no_generation(self) -> str | None:
+        """One that is not there, where that is better than none."""
+        return None
+
+    def describe(self) -> str:
+        """For the log: what will be deleted here, and how."""
+        return self.prefix
+
+    # Addresses
+
+    def key(self, url: str) -> str:
+        """The object's name in its bucket, as it stands there: %2e is three characters."""
+        return self.folder + url[len(self.prefix):]
+
+    def accepts(self, url: str, generation: str | None = None) -> bool:
+        """Whether it is the address of an object under the prefix, and no second one of another."""
+        if not url.startswith(self.prefix) or not is_plain(url[len(self.prefix):]):
+            return False
+        if len(self.key(url).encode()) > 1024:  # More than a store allows.
+            return False
+        return not generation or self.accepts_generation(generation)
+
+    # Errors
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Whether a request failed because of something in it, rather than because of the store."""
+        status = self.status_of(error)
+        return status is not None and 400 <= status < 500 and status not in OF_THE_STORE
+
+    def is_overload(self, error: Exception) -> bool:
+        """Whether a smaller request, or a later one, may go better."""
+        return self.status_of(error) in OVERLOAD
+
+    # How it is doing
+
+    def probe(self) -> Tombstone:
+        """An object that surely is not there."""
+        return Tombstone(0, f"{self.prefix}.blobgc-{uuid.uuid4().hex}", self.no_generation(), None)
+
+    def check(self) -> None:
+        """At the start: are there credentials, a bucket, and the right to delete?"""
+        try:
+            self.prepare()
+            (fate,) = self.delete([self.probe()])
+            if fate == DELETED:
+                self.learn()
+        except Exception as error:
+            if not self.is_overload(error):
+                raise Unusable(f"--store {self.prefix}: {reason(error)}") from error
+            log.warning("%s does not work yet: %s", self.prefix, reason(error))
+        else:
+            if fate != DELETED:
+                raise Unusable(f"--store {self.prefix}: nothing can be deleted there: {fate}")
+
+    def is_well(self) -> bool:
+        """Whether it deletes what surely is not there: if it does, it is the objects that fail."""
+        try:
+            return self.delete([self.probe()]) == [DELETED]
+        except Exception:
+            return False
+
+    def pause_left(self) -> float:
+        return max(self.paused_until - time.monotonic(), 0)
+
+    def note(self, fates: list[str], may_ask: bool = True) -> None:
+        """A store that does nothing but fail is left alone for a while. Bad objects are not it."""
+        with self.lock:
+            if DELETED in fates:
+                self.failures = 0
+                return
+            self.failures += len(fates)
+            if self.failures < TOLERANCE or self.pause_left():
+                return
+            if may_ask and self.is_well():
+                self.failures = 0
+                return
+            self.paused_until = time.monotonic() + PAUSE
+            log.warning("%s fails, next try in %s s: %s", self.prefix, PAUSE, fates[0])

@@ -1,0 +1,100 @@
+-- Uploads of blobs.
+
+create function begin_blob_upload(
+    repository text, digest text, wait interval default '5 seconds', upload text default null
+)
+    returns text
+    language plpgsql
+    volatile
+as $$
+declare
+    key bytea := registry.digest_bytes(digest);
+    url text := registry.blob_url(key);
+begin
+    perform registry._enter(repository);
+    perform gc.begin_upload('blob', registry._blob_key(key), url, wait, upload => upload);
+    return url;
+end;
+$$;
+
+comment on function begin_blob_upload(text, text, interval, text) is
+    'Says that a blob is about to be written, and returns where to. Waits for one that is being '
+    'deleted; raises ZG001 when that takes too long. Give each upload a name of its own.';
+
+
+-- A row that is there may be deleted between the insert and the lock: then there is room for it.
+create function _add_blob(digest bytea, size bigint, media_type text)
+    returns void
+    language plpgsql
+    volatile
+as $$
+declare
+    known bigint;
+begin
+    loop
+        insert into registry.blobs (digest, size, media_type) values (digest, size, media_type)
+        on conflict do nothing;
+        select b.size into known from registry.blobs as b
+        where b.digest = _add_blob.digest
+        for key share;
+        exit when found;
+    end loop;
+    if known <> size then
+        perform registry._refuse('ZR010', 'a blob has one size', format('%s has %s bytes, not %s.',
+            registry.digest_text(digest), known, size),
+            'Find out which of the two is not that blob.');
+    end if;
+end;
+$$;
+
+comment on function _add_blob(bytea, bigint, text) is
+    'Inserts a blob that may be there already; raises ZR010 if that one has another size.';
+
+
+create function _refuse_upload(digest text, upload text)
+    returns void
+    language sql
+    stable
+    return _refuse('ZR003',
+        format('no upload %sof %s was begun', quote_literal(left(upload, 100)) || ' ', digest),
+        'Or it took longer than gc.settings.upload_timeout, or is finished.',
+        'Call begin_blob_upload with a new name for the upload, write the object again, and '
+        'finish then, with that name.');
+
+comment on function _refuse_upload(text, text) is 'Raises ZR003.';
+
+
+create function finish_blob_upload(
+    repository text, digest text, size bigint,
+    media_type text default 'application/octet-stream', upload text default null
+)
+    returns void
+    language plpgsql
+    volatile
+as $$
+declare
+    r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
+begin
+    if coalesce(size < 0, true) then
+        perform registry._refuse('ZR010', 'a size is a number of bytes',
+            coalesce(size::text, 'null'),
+            'Count the bytes that were written.');
+    end if;
+    begin
+        perform registry._add_blob(key, size, coalesce(media_type, 'application/octet-stream'));
+    exception
+        -- Nobody has announced it, and gc.settings.strict_uploads is on.
+        when sqlstate 'ZG002' then
+            perform registry._refuse_upload(digest, upload);
+    end;
+    perform registry._link(r, key);
+    if not gc.end_upload('blob', registry._blob_key(key), upload) then
+        perform registry._refuse_upload(digest, upload);
+    end if;
+end;
+$$;
+
+comment on function finish_blob_upload(text, text, bigint, text, text) is
+    'Says that the blob is written, by the upload of that name. It is linked, and reviewed if no '
+    'manifest uses it in a day. Raises ZR003 for an upload that was not begun, or has timed out.';

@@ -1,0 +1,466 @@
+-- Queues: what is to be reviewed, and when. Each collection has one, typed by its own key.
+--
+-- A queue is append-only: a trigger adds an entry for each key that something happened to, and the
+-- latest entry of a key counts. So nobody who deletes a reference waits for anybody else.
+
+-- No primary key: the same key stands in it as often as something happened to its row.
+create function gc._make_queue(c gc._shape)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    queue name := gc._object_name(c.name, '_review_queue');
+    command text := (
+        select format(
+            'create table gc.%I (%s, event text not null, review_after timestamptz not null, '
+            'review_count integer not null default 0, last_error text, asleep_since timestamptz, '
+            'causes text[], '
+            'entry bigint generated always as identity) with (fillfactor = 90, '
+            'autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, '
+            'autovacuum_vacuum_insert_scale_factor = 0, '
+            'autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, '
+            'autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 0)',
+            queue,
+            string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n))
+        from (select (c.key).*) as k
+        cross join lateral unnest(k.queue_names, k.types) with ordinality as u(name, type, n)
+    );
+begin
+    perform gc._run(command);
+    perform gc._seal_table(to_regclass(format('gc.%I', queue)));
+    execute format('create index on gc.%I (review_after)', queue);
+    execute format('create index on gc.%I (review_after) where review_count > 0', queue);
+    perform gc._run(format('create index on gc.%I (%s, entry)', queue, gc._index_columns(c.key)));
+    execute format('comment on table gc.%I is %L', queue, format(
+        'What of %s is to be reviewed, and when; the latest entry of a key counts.', c.target));
+end;
+$$;
+
+comment on function gc._make_queue(gc._shape) is 'Creates the review queue of a collection.';
+
+
+create function gc._make_key_type(c gc._shape)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    type name := gc._object_name(c.name, '_key');
+begin
+    if to_regtype(format('gc.%I', type)) is not null then
+        return;
+    end if;
+    execute format('create type gc.%I as (%s)', type, (
+        select string_agg(format('%I %s', u.name, u.type), ', ' order by u.n)
+        from (select (c.key).*) as k
+        cross join lateral unnest(k.names, k.types) with ordinality as u(name, type, n)
+    ));
+    perform gc._seal('pg_type'::regclass, to_regtype(format('gc.%I', type)));
+end;
+$$;
+
+comment on function gc._make_key_type(gc._shape) is
+    'Creates the type that reads the keys of a collection.';
+
+
+-- Not dropped: somebody may have made a view of it, and PostgreSQL would refuse.
+create function gc._put_away(relation regclass)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    aside name := 'gc_unused_' || relation::oid;
+begin
+    if relation is not null then
+        execute format('alter table %s rename to %I', relation, aside);
+        insert into gc.unused_tables (name) values (aside) on conflict do nothing;
+    end if;
+end;
+$$;
+
+comment on function gc._put_away(regclass) is
+    'Gives a table that does not fit any more another name, under which it is dropped later.';
+
+
+-- A key of another type or another number of columns: the entries cannot be carried over.
+create function gc._make_storage(c gc._shape)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    queue regclass := to_regclass(format('gc.%I', gc._object_name(c.name, '_review_queue')));
+    k gc._key_columns := c.key;
+    fits boolean := (
+        select array_agg(a.attname order by a.attnum) = k.queue_names
+            and array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum)
+                = array(select split_part(u, ' collate ', 1) from unnest(k.types) as u)
+        from pg_attribute as a
+        where a.attrelid = queue and a.attnum > 0 and a.attnum < (
+            select e.attnum from pg_attribute as e where e.attrelid = queue and e.attname = 'event'
+        )
+    );
+begin
+    if queue is not null and not fits then
+        perform gc._put_away(queue);
+        execute format('drop type if exists gc.%I', gc._object_name(c.name, '_key'));
+        perform gc._put_away(to_regclass(format('gc.%I', l)))
+        from gc.collections as o cross join lateral unnest(o.links) as l
+        where o.name = c.name;
+        -- Without a fingerprint, it is the queue of a collection that was untracked.
+        insert into gc.scan_requests (collection, reason)
+        select c.name, 'the primary key changed'
+        from gc.collections as o where o.name = c.name and o.fingerprint is not null;
+    end if;
+    if queue is null or not fits then
+        perform gc._make_queue(c);
+    end if;
+    perform gc._make_key_type(c);
+end;
+$$;
+
+comment on function gc._make_storage(gc._shape) is
+    'Creates what a collection keeps data in, where it is not there or does not fit the key.';
+
+
+create function gc._queued_sql(c gc._shape, operation text, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when c.collect = 'deleted' then '' else gc._render($template$
+insert into {queue} ({queue_keys}, event, review_after, causes)
+select {keys}, {event}, gc.review_after({event}), {causes}
+from {source};$template$,
+        c.words || jsonb_build_object(
+            'event', quote_literal(gc._event(c.events, c.name || '_' || operation)),
+            'source', source)) end
+$$;
+
+comment on function gc._queued_sql(gc._shape, text, text) is
+    'The statement that queues rows of the collection''s own; none where they are never garbage.';
+
+
+create function gc._after_insert_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+{queued}
+{admit}$template$,
+        jsonb_build_object(
+            'queued', gc._queued_sql(c, 'insert', 'new_rows'),
+            'admit', case when c.url is null then '' else gc._computing_sql(c, gc._render(
+                    'perform count({url}), count({generation}) from new_rows as {alias}{each};',
+                    c.words),
+                gc._admit_sql(c, false), gc._admit_changed_sql(c)) end))
+$$;
+
+comment on function gc._after_insert_sql(gc._shape) is
+    'What follows an insert into a collection: every row is reviewed once.';
+
+
+-- EXCEPT compares whole rows; a type without an equality is compared by what it prints.
+create function gc._watched_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        format(
+            case
+                when exists (
+                    select from pg_opclass as o
+                    join pg_am as m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
+                    where o.opcdefault and o.opcintype in (a.atttypid, t.typbasetype)
+                ) or t.typcategory in ('E', 'S', 'N')
+                    then '%s'
+                else '%s::text'
+            end, quote_ident(a.attname)),
+        ', ' order by a.attname = any (k.names) desc, array_position(k.names, a.attname), a.attnum)
+    from (select (c.key).*) as k
+    join pg_attribute as a on a.attrelid = c.target
+    join pg_type as t on t.oid = a.atttypid
+    where a.attname = any (k.names || gc._mentioned_columns(c))
+        or (c.condition is not null and a.attname = any (c.columns))
+$$;
+
+comment on function gc._watched_sql(gc._shape) is
+    'The columns whose change makes a row of the collection worth a review: key and condition.';
+
+
+create function gc._after_update_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+{queued}
+{gone}
+{objects}$template$,
+        jsonb_build_object(
+            'queued', gc._queued_sql(c, 'update', format(
+                '(select %1$s from new_rows except select %1$s from old_rows) as changed',
+                gc._watched_sql(c))),
+            'gone', coalesce(gc._note_changed_sql(c), ''),
+            'objects', case when c.url is null then '' else gc._computing_sql(c, gc._render(
+                    'perform {computed} from (table old_rows union all table new_rows) as {alias};',
+                    c.words),
+                gc._after_url_change_sql(c),
+                gc._kept_whole_sql(c, 'old_rows') || E';\n' || gc._admit_changed_sql(c)) end))
+$$;
+
+comment on function gc._after_update_sql(gc._shape) is
+    'What follows an update of a collection''s own rows: a new key, or another condition.';
+
+
+create function gc._needs_target(r gc._reference)
+    returns boolean
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$ select not r.to_key or r.on_delete in ('c', 'n', 'd') $$;
+
+comment on function gc._needs_target(gc._reference) is
+    'Whether the key of a lost target can be told only with the target itself.';
+
+
+create function gc._lost_words(c gc._shape, r gc._reference)
+    returns jsonb
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'lost_keys', (
+            select string_agg(
+                format('r.%I', r.columns[array_position(r.targets, u.name)]),
+                ', ' order by u.n)
+            from unnest(k.names) with ordinality as u(name, n)
+            where r.to_key
+        ),
+        'not_null', (
+            select string_agg(format('r.%I is not null', u.name), ' and ' order by u.n)
+            from unnest(r.columns) with ordinality as u(name, n)
+        ))
+    from (select (c.key).*) as k
+$$;
+
+comment on function gc._lost_words(gc._shape, gc._reference) is
+    'What stands for the key that a row r points at, and for its being there.';
+
+
+-- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued. offset 0:
+-- one by one, for the plan that suits the first statement of a session is kept for all the others.
+create function gc._lost_sql(c gc._shape, r gc._reference, event text, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+insert into {queue} ({queue_keys}, event, review_after, causes)
+select {lost_keys}, {event}, gc.review_after({event}), {causes}
+from {source} as r
+{joined}
+where {not_null}
+group by {lost_keys};$template$,
+        c.words || gc._lost_words(c, r) || jsonb_build_object(
+                'event', quote_literal(event), 'source', source, 'joined', '')
+            || case when not gc._needs_target(r) then '{}' else jsonb_build_object(
+                'lost_keys', gc._idents((c.key).names, 't.'),
+                'joined', gc._render(
+                    'cross join lateral (select {t_keys} from {target} as t where {t_is_r} '
+                    'offset 0) as t',
+                    c.words || jsonb_build_object(
+                        't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators)))) end)
+$$;
+
+comment on function gc._lost_sql(gc._shape, gc._reference, text, text) is
+    'The statement that queues the targets which rows of a reference have lost.';
+
+
+create function gc._after_loss_sql(c gc._shape, relation regclass, operation text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(
+        gc._lost_sql(c, r, gc._event(c.events, gc._table_event(relation, operation)),
+            case
+                when operation = 'delete' then 'old_rows'
+                else format('(select %1$s from old_rows except select %1$s from new_rows)',
+                    gc._idents(r.columns))
+            end),
+        E'\n')
+    from unnest(c.refs) as r
+    where r.owned is null and r.referencing = relation and not gc._is_mention(r)
+$$;
+
+comment on function gc._after_loss_sql(gc._shape, regclass, text) is
+    'What follows a delete or an update of a table that refers to a collection.';
+
+
+create function gc._before_loss_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('execute format(%s, tg_relid::regclass, tg_relid::regclass::text);',
+        quote_literal(
+            'insert into gc.scan_requests (collection, reason) select '
+            || replace(quote_literal(c.name), '%', '%%')
+            || ', %2$L || '' was truncated'' where exists (select from only %1$s) '
+            'or current_setting(''transaction_isolation'') <> ''read committed'''))
+$$;
+
+comment on function gc._before_loss_sql(gc._shape) is
+    'What comes before a TRUNCATE of a table that refers to a collection: a scan is asked for.';
+
+
+create function gc._due_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql(c, '_due', $template$
+create or replace function gc.{function}(batch integer, failed boolean)
+    returns tid[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    {by_index}
+$template$, $template$
+begin
+    if $2 then
+        return array(
+            select q.ctid from {queue} as q
+            where q.review_after <= now() and q.review_count > 0
+            order by q.review_after
+            limit $1
+            for update skip locked
+        );
+    end if;
+    return array(
+        select q.ctid from {queue} as q
+        where q.review_after <= now() and q.review_count = 0
+        order by q.review_after
+        limit $1
+        for update skip locked
+    );
+end;$template$)
+$$;
+
+comment on function gc._due_sql(gc._shape) is
+    'The function gc.<name>_due: locks entries that are due, longest overdue first; those that '
+    'failed before, or those that did not. What other reviews have taken is left to them.';
+
+
+create function gc._due(name text, failed boolean, batch integer)
+    returns tid[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    entries tid[];
+begin
+    execute format('select gc.%I($1, $2)', gc._object_name(name, '_due'))
+    into entries using batch, failed;
+    return entries;
+end;
+$$;
+
+comment on function gc._due(text, boolean, integer) is
+    'Locks entries of a collection''s queue that are due.';
+
+
+-- Counted from now: what was overdue for days is not due again at once. Earlier entries of the key
+-- know of earlier failures.
+create function gc._back_off_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._function_sql(c, '_back_off', $template$
+create or replace function gc.{function}(entries tid[], error text)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    {by_index}
+$template$, $template$
+declare
+    changed integer;
+begin
+    update {queue} as q
+    set review_after = now() + gc._backoff(f.failures), review_count = f.failures + 1,
+        last_error = error
+    from (
+        select q.ctid, max(later.review_count)
+        from {queue} as q
+        join {queue} as later on {later_is_q}
+        where q.ctid = any (entries)
+        group by q.ctid
+    ) as f(place, failures)
+    where q.ctid = f.place;
+    get diagnostics changed = row_count;
+    return changed;
+end;$template$)
+$$;
+
+comment on function gc._back_off_sql(gc._shape) is
+    'The function gc.<name>_back_off: puts failed reviews off, longer each time.';
+
+
+create function gc._back_off(name text, entries tid[], error text)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    changed integer;
+begin
+    execute format('select gc.%I($1, $2)', gc._object_name(name, '_back_off'))
+    into changed using entries, error;
+    return changed;
+end;
+$$;
+
+comment on function gc._back_off(text, tid[], text) is
+    'Puts failed reviews off, longer each time, and keeps the error.';
+
+
+create function gc._next_review(name text)
+    returns timestamptz
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    due timestamptz;
+begin
+    execute format('select min(q.review_after) from gc.%I as q',
+        gc._object_name(name, '_review_queue'))
+    into due;
+    return due;
+end;
+$$;
+
+comment on function gc._next_review(text) is 'When the next review of a collection is due.';

@@ -1,0 +1,52 @@
+-- Scans: whatever is asked for while one is half-way, another one follows and finds the rest.
+begin;
+set local client_min_messages = error;
+select plan(10);
+
+create schema app;
+update gc.settings set jitter = '0', undo = '0';
+
+-- As if the time of every review had come. Returns how many rows of the collection went.
+create function pg_temp.review(name text)
+    returns integer
+    language plpgsql
+as $$
+begin
+    execute format('update gc.%I set review_after = now()', name || '_review_queue');
+    return (select r.deleted from gc.review() as r where r.collection = name);
+end;
+$$;
+
+
+create table app.file (id integer primary key);
+create table app.use (file integer references app.file);
+create index on app.use (file);
+select count(*) from gc.track('app.file', condition => 'true') \g /dev/null
+insert into app.file select generate_series(1, 6);
+insert into app.use select generate_series(1, 6);
+select pg_temp.review('file') \g /dev/null
+select is(gc.scan('file', 3), 3, 'a scan by hand is half-way');
+truncate app.use;
+select is(gc.scan('file', 3), 3, 'goes on after a TRUNCATE');
+select is(gc.scan('file', 3), 0, 'and ends');
+select results_eq('select id from gc.file_review_queue order by id', array[4, 5, 6],
+    'it saw only the second half without references');
+select is(pg_temp.review('file'), 3, 'that is collected');
+select pg_temp.review('file') \g /dev/null
+select is_empty('table app.file', 'and the scan that the TRUNCATE asked for finds the first half');
+
+insert into app.file select generate_series(1, 6);
+insert into app.use select generate_series(1, 6);
+select pg_temp.review('file') \g /dev/null
+insert into gc.scan_requests (collection, reason) values ('file', 'a test');
+select count(*) from gc.review(3) \g /dev/null
+truncate app.use;
+select is((select scan_cursor from gc.collections), '3', 'a scan by reviews is half-way');
+select count(pg_temp.review('file')) from generate_series(1, 4) \g /dev/null
+select is_empty('table app.file', 'a TRUNCATE meanwhile asks for another one');
+select results_eq('select scanning, scan_cursor from gc.collections',
+    $$values (false, null::text)$$, 'and then it is over');
+select is_empty('table gc.scan_requests', 'and nobody asks for more');
+
+select * from finish();
+rollback;

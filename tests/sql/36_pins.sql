@@ -1,0 +1,171 @@
+-- Pins: a row that is pinned is not collected, nor what it owns, nor its owner.
+begin;
+set local client_min_messages = error;
+select plan(55);
+
+create schema app;
+create table app.repo (id integer primary key, dead boolean not null default false);
+create table app.manifest (id integer primary key, repo integer references app.repo);
+create index on app.manifest (repo);
+create table app.layer (manifest integer references app.manifest, n integer);
+create index on app.layer (manifest);
+create table app.tag (manifest integer references app.manifest);
+create index on app.tag (manifest);
+create table app.file (id numeric primary key, path text);
+create table app.post (file numeric references app.file);
+create index on app.post (file);
+create table app.pair (a integer, b bytea, primary key (a, b));
+update gc.settings set undo = '0', jitter = '0';
+select count(*) from gc.track('app.manifest', owned => '{layer}') \g /dev/null
+select count(*) from gc.track('app.repo', condition => 'dead', owned => '{manifest}') \g /dev/null
+select count(*) from gc.track('app.file', url => $$'s3://bucket/' || path$$) \g /dev/null
+select count(*) from gc.track('app.pair', condition => 'true') \g /dev/null
+select gc.set_delay(e, '0')
+from unnest(array['manifest_insert', 'tag_delete', 'manifest_unpin', 'repo_insert', 'repo_update',
+    'file_insert', 'file_unpin', 'pair_insert', 'pair_unpin', 'manifest_scan']) as e \g /dev/null
+create function pg_temp.reviewed(name text) returns text language sql as $$
+    select format('%s %s %s %s', reviewed, kept, deleted, failed) from gc.review()
+    where collection = name
+$$;
+
+-- A row and what it owns.
+insert into app.manifest values (1), (2);
+insert into app.layer select 1, i from generate_series(1, 3) as i;
+select is(gc.pin('manifest', '1', 'release 1'), true, 'a row is pinned');
+select results_eq('select collection, key, holder, reason, until, pinned_by from gc.pins',
+    $$select 'manifest', '1', current_setting('session_authorization'), 'release 1', 'infinity'::timestamptz,
+        current_setting('session_authorization')$$, 'a pin is a row');
+select is(pg_temp.reviewed('manifest'), '2 1 1 0', 'it is kept, and the other goes');
+select is((select count(*) from app.layer), 3::bigint, 'what it owns is there');
+select is_empty('select * from gc.manifest_review_queue', 'no review comes back for it');
+insert into app.tag values (1);
+delete from app.tag;
+select is(pg_temp.reviewed('manifest'), '1 1 0 0', 'whatever happens to it');
+insert into gc.scan_requests (collection, reason) values ('manifest', 'test');
+select count(*) from gc.review() \g /dev/null
+select is_empty('select * from gc.manifest_review_queue', 'a scan does not queue it');
+select is(gc.pin('manifest', '2'), false, 'a row that is gone cannot be pinned');
+select is((select count(*) from gc.pins), 1::bigint, 'and leaves no pin');
+
+-- Holders.
+select is(gc.pin('manifest', '1', 'a trial', holder => 'legal'), true, 'another holder');
+select is(gc.unpin('manifest', '1', 'nobody'), false, 'who has no pin ends none');
+select is(gc.unpin('manifest', '1'), true, 'one ends its pin');
+select is(pg_temp.reviewed('manifest'), '1 1 0 0', 'the other''s holds');
+select is(gc.unpin('manifest', '1', 'legal'), true, 'the other ends, too');
+select results_eq('select id, event from gc.manifest_review_queue',
+    $$values (1, 'manifest_unpin')$$, 'that queues a review');
+select is(pg_temp.reviewed('manifest'), '1 0 1 0', 'and the row goes');
+select is_empty('select * from app.layer', 'with what it owns');
+
+-- An end.
+insert into app.manifest values (3);
+select is(gc.pin('manifest', '3', until => clock_timestamp() + interval '1 hour'), true,
+    'a pin with an end');
+select is(pg_temp.reviewed('manifest'), '1 1 0 0', 'holds');
+select is((select review_after > now() + interval '59 minutes' from gc.manifest_review_queue),
+    true, 'it is queued for the end of the pin');
+update gc.pins set until = now();
+update gc.manifest_review_queue set review_after = now();
+select is(pg_temp.reviewed('manifest'), '1 0 1 0', 'a pin that is over holds nothing');
+select is_empty('select * from gc.pins', 'and is forgotten');
+insert into app.manifest values (4);
+select gc.pin('manifest', '4', until => clock_timestamp() + interval '1 hour') \g /dev/null
+select gc.pin('manifest', '4', 'for good') \g /dev/null
+select results_eq('select key, reason, until from gc.pins',
+    $$values ('4', 'for good', 'infinity'::timestamptz)$$, 'pinning again changes the pin');
+select throws_ok($$select gc.pin('manifest', '4', until => now() - interval '1 hour')$$, '22023',
+    null, 'a pin that is over before it begins is refused');
+select throws_ok($$select gc.pin('manifest', '4', holder => '')$$, '22023', null,
+    'so is one without a holder');
+select throws_ok($$select gc.pin('manifest', 'x')$$, '22P02', null, 'and what is no key');
+select throws_ok($$select gc.pin('nothing', '1')$$, '42704', null, 'or no collection');
+
+-- Its owner.
+insert into app.repo values (1), (2);
+update app.manifest set repo = 1;
+insert into app.manifest values (5, 1), (6, 2);
+insert into app.tag values (5), (6);
+delete from gc.repo_review_queue;
+update app.repo set dead = true;
+delete from app.tag;
+delete from gc.manifest_review_queue;
+select is(pg_temp.reviewed('repo'), '2 0 1 1', 'the owner of a pinned row stays, others go');
+select set_eq('select id from app.manifest', array[4, 5], 'with all that it owns');
+select matches((select last_error from gc.repo_review_queue),
+    'row 4 of "manifest", which ".*" has pinned', 'and it is known why');
+select gc.unpin('manifest', '4') \g /dev/null
+update gc.repo_review_queue set review_after = now();
+select count(*) from gc.review() \g /dev/null
+select is_empty('select id from app.repo', 'when the pin is gone, the owner goes');
+
+-- Keys that are written differently, and keys of several columns.
+insert into app.file values (1.0, 'a'), (2, 'b');
+select is(gc.pin('file', '1.00'), true, 'a key that is written in another way');
+select is((select key from gc.pins where collection = 'file'), '1.0', 'is pinned as the row writes it');
+select is(pg_temp.reviewed('file'), '2 1 1 0', 'and is kept');
+insert into app.pair values (1, '\x0a'), (1, '\x0b');
+select is(gc.pin('pair', E'(1,"\\\\x0A")'), true, 'a key of two columns');
+select is(pg_temp.reviewed('pair'), '2 1 1 0', 'is kept');
+select is(gc.unpin('pair', E'(1,"\\\\x0a")'), true, 'and let go');
+select is(pg_temp.reviewed('pair'), '1 0 1 0', 'and collected');
+
+-- The application deletes a pinned row: its object stays.
+delete from gc.tombstones;
+delete from app.file;
+select is_empty($$select * from gc.claim('w')$$, 'the object of a pinned key is not handed out');
+select is((select held_up from gc.tombstones), format('pinned by %s', session_user),
+    'it is known why');
+select is(gc.next_due() > now() + interval '50 seconds', true, 'and nobody is woken for it');
+insert into app.file values (7, 'a');
+delete from app.file;
+update gc.tombstones set due_at = now() where key = '7';
+select is_empty($$select * from gc.claim('w')$$, 'nor is it by another row that had it');
+select is(gc.unpin('file', '1.0'), true, 'the pin of a row that is gone is ended');
+select results_eq($$select url from gc.claim('w')$$, array['s3://bucket/a'],
+    'and its object is handed out');
+
+-- Many at once.
+insert into app.manifest select i from generate_series(101, 110) as i;
+select is((select count(*) from gc.pin('manifest', array(
+    select i::text from generate_series(101, 112) as i), 'deployed') where pinned), 10::bigint,
+    'many are pinned at once');
+select set_eq($$select key from gc.pin('manifest', '{110, 111}'::text[]) where not pinned$$,
+    array['111'], 'and who is not there is told');
+select is((select count(*) from gc.unpin('manifest', array(
+    select key from gc.pins where collection = 'manifest')) where unpinned), 10::bigint,
+    'many are unpinned at once');
+select is((select count(gc.pin('manifest', id::text)) from app.manifest), 10::bigint,
+    'a query pins as well');
+select is((select count(*) from gc.operations where operation = 'pin' and key = '110'), 3::bigint,
+    'each is in the log');
+
+-- Neither truncate nor untrack minds.
+select lives_ok('truncate app.manifest, app.layer, app.tag', 'the application truncates');
+select gc.untrack('repo'), gc.untrack('manifest') \g /dev/null
+select is_empty($$select * from gc.pins where collection = 'manifest'$$,
+    'pins of what is not tracked any more are forgotten');
+
+-- A pinned row whose table has changed, and whose owner is collected.
+create schema if not exists late;
+create table late.owner (id bigint primary key, old boolean not null default false);
+create table late.part (id bigint primary key, owner bigint references late.owner, path text);
+create index on late.part (owner);
+select count(*) from gc.track('late.part', name => 'late_part', condition => 'path is null',
+    url => $$'s3://b/' || path$$) \g /dev/null
+select count(*) from gc.track('late.owner', name => 'late_owner', condition => 'old',
+    owned => '{part}') \g /dev/null
+insert into late.owner values (1, true);
+insert into late.part values (10, 1, 'x');
+select ok(gc.pin('late_part', '10', 'for the court'), 'a row is pinned');
+alter table late.part rename path to way;
+update gc.late_owner_review_queue set review_after = now();
+select is((select format('%s deleted, %s failed', deleted, failed) from gc.review()
+    where collection = 'late_owner'), '0 deleted, 1 failed',
+    'where it cannot be told whether a row is pinned, it does not go with its owner');
+select is((select count(*) from late.part), 1::bigint, 'so it is there still');
+alter table late.part rename way to path;
+select ok(gc.unpin('late_part', '10'), 'until somebody says otherwise');
+
+select * from finish();
+rollback;
