@@ -1,5 +1,17 @@
 -- The catalog: what PostgreSQL itself knows of a table: its key, its partitions, its columns.
 
+create function gc._table_name(relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set quote_all_identifiers = off
+as $$ select relation::text $$;
+
+comment on function gc._table_name(regclass) is
+    'A table as everybody may call it: with its schema, and the same in every session.';
+
+
 -- Not by pg_partition_tree, which locks every partition. And not in SQL, like nothing that a review
 -- asks of the catalog: that would be planned at each call, which takes longer than the answer.
 create function gc._partitions(relation regclass)

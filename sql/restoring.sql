@@ -90,7 +90,7 @@ declare
         (select c.target from gc.collections as c where c.name = _restorable.name),
         (
             select r.relation from (select distinct o.relation from gc.trash_rows as o) as r
-            where r.relation::text = _restorable.name
+            where gc._table_name(r.relation) = _restorable.name
         ),
         to_regclass(name));
 begin

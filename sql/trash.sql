@@ -534,11 +534,10 @@ comment on function gc._describe_trash(regclass, gc.collections) is
 
 
 create view gc.trash as
-select coalesce(c.name, format('%I.%I', n.nspname, t.relname)) as collection, r.key, d.label,
-    d.bytes, r.event, r.deleted_at, r.until, r.reviewed
+select coalesce(c.name, gc._table_name(r.relation)) as collection, r.key, d.label, d.bytes, r.event,
+    r.deleted_at, r.until, r.reviewed
 from gc.trash_rows as r
 join pg_class as t on t.oid = r.relation
-join pg_namespace as n on n.oid = t.relnamespace
 left join gc.collections as c on c.target = r.relation
 left join (
     select t.relation, d.*

@@ -106,7 +106,7 @@ values
     (null, 'NaN', 'Infinity', 'NaN', null, null, null, null, '{"b": [1, null]}', '{}', null, '',
         'infinity', '-infinity', '-1 day', 'empty', '', '', '000', ''),
     (E'line\nand \\ "quote"', 3.4028235e38, 5e-324, 123456789012345678901234567890.5, 'not so well',
-        null, 0, 'null', 'true', '{{1,NULL},{2,3}}', '{}', E'\\x5c', '9999-12-31', 'infinity',
+        null, 0, 'null', 'true', array[[1, null], [2, 3]], '{}', E'\\x5c', '9999-12-31', 'infinity',
         '0', '(,)', 'abcde', 'é', '111', null);
 
 -- The window.
