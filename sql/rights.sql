@@ -35,7 +35,7 @@ as $$
 begin
     perform gc._grant_functions(role, array[
         'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'
+        'preview', 'forecast', 'compare_marker'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;
@@ -61,7 +61,7 @@ begin
         'grant select on gc.collections, gc.settings, gc.review_after_defaults, gc.tombstones, '
         'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals, gc.metrics, gc.pauses, gc.pins, '
         'gc.brakes, gc.allowances, gc.operations, gc.runners, gc.causes, gc.kept_rows, '
-        'gc.finalizers, gc.struck_finalizers to %s', role);
+        'gc.finalizers, gc.struck_finalizers, gc.markers to %s', role);
 end;
 $$;
 revoke all on function gc.grant_viewer(regrole) from public;
@@ -79,16 +79,16 @@ create function gc.grant_operator(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'status', 'next_due', 'pause', 'resume', 'pin', 'unpin'
+        'version', 'status', 'next_due', 'pause', 'resume', 'pin', 'unpin', 'adopt'
     ]);
     execute format('grant select on gc.pauses, gc.pins, gc.brakes, gc.allowances, gc.operations, '
-        'gc.runners, gc.metrics to %s', role);
+        'gc.runners, gc.metrics, gc.markers to %s', role);
 end;
 $$;
 revoke all on function gc.grant_operator(regrole) from public;
 
 comment on function gc.grant_operator(regrole) is
-    'Lets a role pause, resume, pin and unpin, and see the status. It can neither track nor '
+    'Lets a role pause, resume, pin, unpin and adopt, and see the status. It can neither track nor '
     'delete.';
 
 

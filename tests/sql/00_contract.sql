@@ -110,7 +110,7 @@ select is_empty(
 select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
-        'pause', 'resume', 'pin', 'unpin',
+        'pause', 'resume', 'pin', 'unpin', 'compare_marker', 'adopt', '_change_durable_on',
         'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
@@ -149,7 +149,7 @@ select is_empty(
                 and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'
                 and conname !~
                     '^(unread_rows|unused_tables|declared_references|ignored_suspects)_'
-                and conname !~ '^(operations|pauses|brakes|allowances)_'
+                and conname !~ '^(operations|pauses|brakes|allowances|markers)_'
                 and conname !~ '^(kept_rows|causing|struck_finalizers)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
@@ -169,7 +169,8 @@ select set_eq(
         'settings_undo_not_negative', 'settings_undo_not_endless',
         'settings_brake_share_is_a_share', 'settings_brake_rows_not_negative',
         'brakes_share_is_a_share', 'brakes_rows_not_negative', 'pauses_what_known',
-        'allowances_what_known', 'allowances_allowed_not_negative'],
+        'allowances_what_known', 'allowances_allowed_not_negative', 'settings_failover_known',
+        'settings_durable_on_named', 'markers_prefix_is_a_folder'],
     'these are the checks, each under a name that says what is wrong');
 
 -- Versions.
