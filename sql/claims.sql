@@ -618,7 +618,6 @@ begin
         return;
     end if;
     taken := gc._lease(worker, taken, until);
-    perform gc._spend_moves(prefixes) where finalizer = 'storage';
     perform gc._remember(array_agg(t.url), array_agg(t.generation))
     from gc.tombstones as t
     where t.id = any (taken) and t.generation is not null

@@ -2,9 +2,9 @@
 --
 -- Under each prefix stands a small object, .blobgc, with an identity, an epoch and a token; the
 -- database has the same. Before each batch a runner moves the epoch on, by a write that the store
--- carries out only if nobody has written since. Invariant: objects are handed out only to who has
--- just replaced, or read, the marker that this database wrote last. A copy of the database falls
--- behind with the first move that it does not make, and stops.
+-- carries out only if nobody has written since; or looks, if it was moved a moment ago. Invariant:
+-- objects are handed out only after the marker was found to be the one that this database wrote
+-- last. A copy of the database falls behind with the first move that it does not make, and stops.
 --
 -- A move is prepared here (next_token, committed), then written, then noted (token). Whoever is
 -- killed leaves one of two markers, the old one or the one that was prepared; both are ours, and
@@ -22,7 +22,6 @@ create table gc.markers (
     token uuid,
     tag text,
     moved_at timestamptz,
-    spent boolean not null default false,
     next_token uuid,
     next_by text,
     next_since timestamptz,
@@ -48,7 +47,6 @@ comment on column gc.markers.token is
 comment on column gc.markers.tag is
     'What the store calls this version of the marker: an ETag, a generation; null: not known.';
 comment on column gc.markers.moved_at is 'When that move was done.';
-comment on column gc.markers.spent is 'Objects were handed out after that move.';
 comment on column gc.markers.next_token is 'What the move that is under way writes.';
 comment on column gc.markers.next_by is 'The worker that makes it.';
 comment on column gc.markers.next_since is 'When it was prepared.';
@@ -211,29 +209,6 @@ $$;
 
 comment on function gc._cleared(text[], text) is
     'Whether a claim may hand out anything under these prefixes.';
-
-
--- Each batch has a move of its own. Who has the row locked is about to move it.
-create function gc._spend_moves(prefixes text[])
-    returns void
-    language sql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-    update gc.markers as m
-    set spent = true
-    where m.prefix = any (array(
-        select o.prefix from gc.markers as o
-        where not o.spent
-            and (prefixes is null or exists (
-                select from unnest(prefixes) as p where p ^@ o.prefix or o.prefix ^@ p
-            ))
-        for update skip locked
-    ))
-$$;
-
-comment on function gc._spend_moves(text[]) is
-    'Notes that a batch was handed out: the next one needs another move of the marker.';
 
 
 -- The empty prefix stands for every place that nobody has adopted.
@@ -408,11 +383,8 @@ begin
     update gc.markers as o
     set watched = content, watched_since = since
     where o.prefix = m.prefix;
-    perform gc._stop(m, format('the server was started at %s: until %s it is watched whether '
-        'another database moves the marker', gc._when(pg_postmaster_start_time()),
-        gc._when(until)));
-    return gc._instruction('wait', 'the server was started again, and another database may have '
-        'the marker: it is watched for a while', least(5, extract(epoch from until - since) / 10));
+    return gc._stop(m, format('the server was started again, or has changed: until %s it is watched '
+        'whether another database moves the marker', gc._when(until)));
 end;
 $$;
 
@@ -444,6 +416,22 @@ comment on function gc._note_done(gc.markers, bigint, uuid, text) is
     'Notes that a marker of ours stands there.';
 
 
+-- A store may take no more than one write a second for an object, as Google's does. Without
+-- conditions a move is two requests.
+create function gc._was_moved(m gc.markers, conditional boolean)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(m.moved_at > clock_timestamp()
+        - case when conditional then interval '2 seconds' else '30 seconds' end, false)
+$$;
+
+comment on function gc._was_moved(gc.markers, boolean) is
+    'Whether a marker was moved a moment ago, so that a look at it is enough.';
+
+
 create function gc._after_read(
     m gc.markers, worker text, content text, tag text, conditional boolean
 )
@@ -469,10 +457,8 @@ begin
             'identity %s, epoch %s', seen.database, seen.identity, seen.epoch));
     end if;
     m := gc._note_done(m, seen.epoch, case when not m.adopting then seen.token end, tag);
-    if not conditional and not m.adopting and m.token is not null
-        and m.moved_at > clock_timestamp() - interval '30 seconds'
-    then
-        update gc.markers as o set checked_at = clock_timestamp(), spent = false
+    if m.token is not null and not m.adopting and gc._was_moved(m, conditional) then
+        update gc.markers as o set checked_at = clock_timestamp()
         where o.prefix = m.prefix;
         return gc._instruction('go');
     end if;
@@ -499,8 +485,7 @@ begin
     end if;
     m := gc._note_done(m, written.epoch, written.token, tag);
     update gc.markers as o
-    set moved_at = clock_timestamp(), checked_at = clock_timestamp(), spent = false,
-        adopting = false,
+    set moved_at = clock_timestamp(), checked_at = clock_timestamp(), adopting = false,
         place = gc._place(), server_start = pg_postmaster_start_time(),
         lost_tokens = case when conditional then '{}' else o.lost_tokens end
     where o.prefix = m.prefix;
@@ -529,12 +514,12 @@ begin
         and coalesce(gc._next_claim(array[prefix], 'storage') > now_at, true)
     then
         return gc._instruction('idle');
-    elsif is_well and not m.spent and m.checked_at > now_at - interval '5 seconds' then
-        return gc._instruction('go');
     elsif m.next_by <> worker and m.next_since > now_at - interval '15 seconds' then
         return case when is_well and m.checked_at > now_at - interval '5 seconds'
             then gc._instruction('go') else gc._instruction('wait', null, 0.1) end;
-    elsif is_well and conditional and m.tag is not null and m.next_token is null then
+    elsif is_well and conditional and m.tag is not null and m.next_token is null
+        and not gc._was_moved(m, conditional)
+    then
         return gc._prepare_move(m, worker, m.tag);
     end if;
     update gc.markers as o set next_by = worker, next_since = now_at where o.prefix = m.prefix;
