@@ -17,16 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Connection, Database, NewDatabase, execute, rows, value, wait_until
-from stores import AmazonObjects, FileObjects, GoogleObjects, Objects, environment_of
+from conftest import ROOT, Connection, Database, NewDatabase, execute, rows, value
+from stores import AmazonObjects, FileObjects, Objects, environment_of
 from test_crash import Cluster
-from test_runner import SETUP, Process, World, template
+from test_runner import SETUP, NewWorld, Process, World, new_world, template
 
 from blobgc import runner
 from blobgc.commands import run as run_command
 from blobgc.errors import HELD_UP, SUCCESS
+from blobgc.stores import Store, open_store
 
-__all__ = ["template"]  # A database that is ready to be copied.
+__all__ = ["new_world", "template"]  # Databases that are ready.
 
 # Nothing that was deleted in a copy matters here, so that all of its objects can be tried.
 ALL = range(1, 7)
@@ -216,6 +217,7 @@ def test_a_base_backup_deletes_nothing_whoever_starts_first(
         assert_refuses(copy, store, caplog, why)
 
 
+@pytest.mark.parametrize("store", ["files"], indirect=True)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_copy_that_nothing_tells_from_the_original_falls_behind(
     server: Server, served: Database, store: Objects, caplog: pytest.LogCaptureFixture,
@@ -235,5 +237,167 @@ def test_a_copy_that_nothing_tells_from_the_original_falls_behind(
         assert "this is a copy of the database that moved it" in caplog.text
 
 
-test_a_copy_that_nothing_tells_from_the_original_falls_behind.pytestmark.append(
-    pytest.mark.parametrize("store", ["files"], indirect=True).mark)
+
+# The protocol
+
+# A runner that is killed after so many steps: a call of the database, or something with the marker.
+KILLED = """
+import os, signal, sys
+from blobgc import cli, database, runner
+
+left = int(sys.argv.pop(1))
+
+def counted(call, counts):
+    def step(*arguments):
+        global left
+        result = call(*arguments)
+        left -= counts(arguments)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return step
+
+database.Database.rows = counted(
+    database.Database.rows, lambda call: "compare_marker" in call[1] or "gc.claim" in call[1])
+runner.Runner.do = counted(runner.Runner.do, lambda call: call[2]["action"] != "learn")
+sys.exit(cli.main())
+"""
+
+
+def kill_after(steps: int, database: Database, objects: Objects) -> bool:
+    """Whether it was killed; if not, it ended before."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(steps), "run", "--once", "--store", objects.prefix],
+        env=database.environment | objects.environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+def let_time_pass(conn: Connection) -> None:
+    """What is under way is given up by others, and what is leased is free again."""
+    execute(conn, """
+        update gc.markers set next_since = next_since - interval '1 minute',
+            moved_at = moved_at - interval '1 minute', checked_at = checked_at - interval '1 minute';
+        update gc.tombstones set worker = null, due_at = now();
+    """)
+
+
+def kill_between_all_steps(
+    database: Database, objects: Objects, reset: Callable[[], None], most: int = 10
+) -> int:
+    steps = 0
+    was_killed = True
+    while was_killed and steps < most:
+        steps += 1
+        reset()
+        bury(database, objects)
+        was_killed = kill_after(steps, database, objects)
+        with database.connect() as conn:
+            let_time_pass(conn)
+            assert collect(database, objects) == SUCCESS
+            assert rows(conn, "select problem from gc.markers") == [(None,)]
+            let_time_pass(conn)
+        assert objects.names() == set()
+    return steps if was_killed else steps - 1
+
+
+def test_a_runner_that_is_killed_between_any_two_steps_stops_nobody(
+    original: Database, store: Objects
+) -> None:
+    """The move: prepared, written, noted; the claim. All kinds of stores are alike in the last."""
+    most = 10 if isinstance(store, FileObjects) else 2
+    kills = kill_between_all_steps(original, store, lambda: None, most)
+    assert kills >= min(most, 4)
+
+
+def test_a_first_runner_that_is_killed_between_any_two_steps_stops_nobody(
+    new_world: NewWorld, files: FileObjects
+) -> None:
+    database = new_world(files).database
+
+    def reset() -> None:
+        with database.connect() as conn:
+            execute(conn, "delete from gc.markers")
+        (files.folder / ".blobgc").unlink(missing_ok=True)
+
+    assert kill_between_all_steps(database, files, reset) >= 6, "that it is missing is found first"
+
+
+def test_two_runners_of_one_database_do_not_stop_each_other(
+    original: Database, store: Objects
+) -> None:
+    world = World(original, store)
+    with original.connect() as conn:
+        world.bury(conn, range(1, 121))
+        with Process(world, "--batch", "5", "--once") as one, \
+                Process(world, "--batch", "5", "--once") as other:
+            said = one.end() + other.end()
+        assert store.names() == set()
+        assert "nothing is deleted here" not in said
+        assert value(conn, "select count(distinct worker) from gc.deletion_log") == 2
+        moved = json.loads(read_marker(store))
+        assert value(conn, "select epoch from gc.markers") == moved["epoch"] > 1
+
+
+def opened(objects: Objects) -> Store:
+    return open_store(objects.prefix, argparse.Namespace(timeout=10, threads=1))
+
+
+def read_marker(objects: Objects) -> str:
+    with environment_of(objects):
+        found = opened(objects).read_marker(objects.prefix + ".blobgc")
+    assert found
+    return found.content
+
+
+def test_a_store_without_conditional_writes_is_found_out_and_works(
+    amazon: AmazonObjects, new_world: NewWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    amazon.proxy.drops_conditions = True
+    with environment_of(amazon):
+        assert not opened(amazon).has_conditions()
+    original, copy = (new_world(amazon).database for _ in range(2))
+    for database in (original, copy):  # Which of them began is all that they differ in.
+        bury(database, amazon)
+    assert collect(original, amazon) == SUCCESS
+    assert amazon.names() == set()
+    assert_refuses(copy, amazon, caplog, "the marker belongs to another database")
+    bury(original, amazon)
+    assert_goes_on(original, amazon)
+
+
+def test_what_a_folder_was_mounted_over_is_not_taken_for_it(
+    new_world: NewWorld, files: FileObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = new_world(files).database
+    assert collect(database, files) == SUCCESS
+    bury(database, files)
+    mounted = files.folder.rename(files.folder.with_name("mounted"))
+    files.folder.mkdir()
+    assert collect(database, files) == HELD_UP
+    assert "the marker is missing" in caplog.text
+    with database.connect() as conn:
+        assert value(conn, "select count(*) from gc.tombstones") == len(ALL), "none was confirmed"
+    files.folder.rmdir()
+    mounted.rename(files.folder)
+    assert collect(database, files) == SUCCESS
+    assert files.names() == set()
+
+
+def test_blobgc_adopt_says_what_there_is_and_adopts(
+    new_world: NewWorld, files: FileObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = new_world(files).database
+    bury(database, files)
+    (files.folder / ".blobgc").write_text("mine")
+    assert collect(database, files) == HELD_UP
+
+    def adopt(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, ROOT / "runner.py", "adopt", "--json", *arguments],
+            env=database.environment, capture_output=True, text=True, check=True).stdout
+
+    assert "what stands there is no marker" in adopt()
+    assert "the next runner adopts it" in adopt(files.prefix, "--reason", "it was a mistake")
+    assert_goes_on(database, files)

@@ -21,6 +21,7 @@ class AzureStore(Store):
     example = "az://container/dir/"
     extra = "azure"
     per_request = 256
+    no_tag = '"0x1"'
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import tempfile
 import time
 import uuid
 
@@ -111,7 +112,12 @@ class FileStore(Store):
                 self.has_locks = False  # Two who write at one time may both succeed.
 
     def has_conditions(self) -> bool:
-        return super().has_conditions() and self.has_locks
+        """Where a file can be locked. The one that shows it has no name."""
+        if self.honours_conditions is None:
+            with tempfile.TemporaryFile(dir=f"/{self.folder}") as probe:
+                self.lock_file(probe.fileno())
+            self.honours_conditions = self.has_locks
+        return self.honours_conditions
 
     def path(self, address: str) -> str:
         return f"/{self.name(address)}"

@@ -18,6 +18,7 @@ class GoogleStore(Store):
     example = "gs://bucket/dir/"
     extra = "gcs"
     per_request = 100  # More is refused.
+    no_tag = "1"
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)

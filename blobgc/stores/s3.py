@@ -25,6 +25,7 @@ class AmazonStore(Store):
     example = "s3://bucket/dir/"
     extra = "s3"
     per_request = 1000
+    no_tag = NO_ETAG
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
