@@ -383,8 +383,8 @@ begin
     update gc.markers as o
     set watched = content, watched_since = since
     where o.prefix = m.prefix;
-    return gc._stop(m, format('the server was started again, or has changed: until %s it is watched '
-        'whether another database moves the marker', gc._when(until)));
+    return gc._stop(m, format('the server was started again, or has changed: until %s it is '
+        'watched whether another database moves the marker', gc._when(until)));
 end;
 $$;
 
@@ -546,12 +546,14 @@ begin
                 detail = 'A prefix is a folder, such as s3://bucket/images/.',
                 hint = 'Write it as runners have it after --store, with a slash at its end.';
     end if;
-    insert into gc.markers (prefix, place)
-    select gc._marker_of(prefix), gc._place()
-    where not exists (select from gc.markers as o where o.prefix = gc._marker_of(_lock_marker.prefix))
-    on conflict do nothing;
-    select o.* into m from gc.markers as o where o.prefix = gc._marker_of(_lock_marker.prefix)
-    for update;
+    loop
+        select o.* into m from gc.markers as o
+        where o.prefix = gc._marker_of(_lock_marker.prefix)
+        for update;
+        exit when found;
+        insert into gc.markers (prefix, place) values (_lock_marker.prefix, gc._place())
+        on conflict do nothing;
+    end loop;
     return m;
 end;
 $$;

@@ -108,8 +108,8 @@ comment on column gc.settings.undo is
     'For how long a deleted row can be restored, and its object stays, where gc.track was not told '
     'otherwise.';
 comment on column gc.settings.failover is
-    'ask: after a failover nothing is handed out before somebody calls gc.adopt. trusted: a standby '
-    'that was promoted goes on by itself, unless another database is still moving the marker.';
+    'ask: after a failover nothing is handed out before somebody calls gc.adopt. trusted: a '
+    'standby that was promoted goes on by itself, unless another database still moves the marker.';
 comment on column gc.settings.durable_on is
     'An object is handed out only when the deletion of its row has reached all of these: names of '
     'standbys (their application_name) or of replication slots, and archive.';

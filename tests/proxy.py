@@ -186,7 +186,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def ask(self, method: str, path: str, body: bytes) -> Answer:
         headers = dict(self.headers.items())
         if self.owner.drops_conditions:
-            headers = {name: headers[name] for name in headers if not name.lower().startswith("if-")}
+            headers = {n: headers[n] for n in headers if not n.lower().startswith("if-")}
         if self.path == BATCH:
             headers = {"Host": self.headers["Host"]}  # The others are of the whole batch.
         self.server_side.request(method, path, body, headers)

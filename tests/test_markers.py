@@ -278,7 +278,8 @@ def let_time_pass(conn: Connection) -> None:
     """What is under way is given up by others, and what is leased is free again."""
     execute(conn, """
         update gc.markers set next_since = next_since - interval '1 minute',
-            moved_at = moved_at - interval '1 minute', checked_at = checked_at - interval '1 minute';
+            moved_at = moved_at - interval '1 minute',
+            checked_at = checked_at - interval '1 minute';
         update gc.tombstones set worker = null, due_at = now();
     """)
 

@@ -135,7 +135,8 @@ def test_the_archive_is_waited_for(pair: Pair) -> None:
 
     # Who may not see a standby cannot wait for it.
     execute(pair.conn, "create role plain; alter function gc._change_durable_on() owner to plain; "
-            "grant usage on schema gc to plain; grant execute on all functions in schema gc to plain")
+            "grant usage on schema gc to plain; "
+            "grant execute on all functions in schema gc to plain")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match='of "standby_one" cannot be'):
         execute(pair.conn, "update gc.settings set durable_on = '{standby_one}'")
 

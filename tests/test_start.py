@@ -162,7 +162,8 @@ def test_the_probe_leaves_no_version_and_no_marker(
     found = versioned_amazon.client.list_object_versions(
         Bucket=versioned_amazon.bucket, Prefix=versioned_amazon.folder)
     assert not found.get("DeleteMarkers")
-    assert {version["Key"] for version in found["Versions"]} == {f"{versioned_amazon.folder}.blobgc"}
+    marker = f"{versioned_amazon.folder}.blobgc"
+    assert {version["Key"] for version in found["Versions"]} == {marker}
 
 
 # The database
