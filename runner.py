@@ -230,7 +230,7 @@ class Runner:
                 has_claimed = True
         if has_claimed:
             return True
-        if self.has_batches() or self.deeds:
+        if self.has_batches() or any(not store.pause_left() for store in self.deeds):
             self.settled.wait(POLL)
             return True
         return False

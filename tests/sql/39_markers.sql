@@ -277,7 +277,7 @@ select throws_ok($$update gc.settings set durable_on = '{archive}'$$, '55000',
     'nothing is archived', 'an archive that is off is refused');
 select throws_ok($$update gc.settings set durable_on = '{standby}'$$, '42704',
     'there is no standby and no replication slot "standby"', 'and so is a standby that is not there');
-select throws_ok($$update gc.settings set durable_on = '{null}'$$, '23514', null, 'and nothing');
+select throws_ok($$update gc.settings set durable_on = array[null]$$, '23514', null, 'and nothing');
 
 select * from finish();
 rollback;
