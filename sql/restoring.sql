@@ -10,13 +10,15 @@
 create unlogged table gc.restoring (
     run bigint not null,
     name text,
-    key text
+    key text,
+    is_revived boolean not null default false
 );
 
 comment on table gc.restoring is 'What a call of gc.restore was given so far. Always empty.';
 comment on column gc.restoring.run is 'The call, by a number that no other has.';
 comment on column gc.restoring.name is 'The collection, or the table.';
 comment on column gc.restoring.key is 'The key of the row.';
+comment on column gc.restoring.is_revived is 'It was there, and is no garbage any more.';
 
 
 create type gc._heap as (relation regclass, places tid[], fresh tid[]);
@@ -379,6 +381,45 @@ comment on function gc._missing_by_value(regclass, regclass, gc._reference, tid[
     'noticed when the rows are inserted.';
 
 
+-- What is mentioned and neither there nor kept is nobody's concern, as when a row is inserted,
+-- unless it went a short time ago, or the reference is strict: then the insert is refused.
+create function gc._missing_mentioned(
+    relation regclass, target regclass, f gc._reference, fresh tid[]
+)
+    returns tid[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set timezone_abbreviations = 'Default'
+as $$
+-- @plpgsql_check_options: security_warnings = off
+declare
+    places tid[];
+begin
+    execute replace(format('select array(select distinct on (%1$s) p."gc place" from (%2$s) as m(key) '
+        'join (%3$s where k.relation = $2 and k.until > clock_timestamp()) as p on %4$s '
+        'where not exists (select from %5$s as t where %6$s) order by %1$s, p."gc id" desc)',
+        gc._idents(f.targets, 'p.'),
+        gc._mentioned_sql(f, format('(%s where k.ctid = any ($1))',
+            gc._typed_rows_sql(relation, (f.mention).columns))),
+        gc._typed_rows_sql(target, f.targets),
+        gc._compare(f.operators[1], format('p.%I', f.targets[1]), 'm.key'), target,
+        gc._compare(f.operators[1], format('t.%I', f.targets[1]), 'm.key')), chr(1), E'\n')
+    into places using fresh, target;
+    return places;
+exception
+    when data_exception then
+        raise 'nobody knows what rows of % refer to by %', relation, f.reference
+            using errcode = 'ZG010', detail = format('It cannot be computed: %s.', sqlerrm),
+                hint = 'See gc.drop_reference.';
+end;
+$$;
+
+comment on function gc._missing_mentioned(regclass, regclass, gc._reference, tid[]) is
+    'The same for a reference that was declared.';
+
+
 create function gc._needs(relation regclass, fresh tid[])
     returns table (other regclass, places tid[])
     language plpgsql
@@ -400,11 +441,85 @@ begin
             return next;
         end loop;
     end loop;
+    for other, places in
+        select c.target, gc._missing_mentioned(relation, c.target, r, fresh)
+        from gc.declared_references as d
+        join gc.collections as c on c.name = d.collection
+        cross join lateral gc._declared(c.target) as r
+        where d.referencing = relation and r.reference = gc._declared_place(d)
+    loop
+        return next;
+    end loop;
 end;
 $$;
 
 comment on function gc._needs(regclass, tid[]) is
     'The kept rows that these refer to, where there is no row.';
+
+
+create function gc._pile_revived(heaps gc._heap[], run bigint, name text, keys text[])
+    returns gc._heap[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    revived text[] := gc._revive(c, keys);
+    more record;
+begin
+    insert into gc.restoring (run, name, key, is_revived)
+    select _pile_revived.run, c.name, k, true from unnest(revived) as k;
+    for more in select * from gc._drained(c, revived) loop
+        heaps := gc._pile(heaps, more.other, more.places);
+    end loop;
+    return heaps;
+end;
+$$;
+
+comment on function gc._pile_revived(gc._heap[], bigint, text, text[]) is
+    'Revives rows, and adds what reviews have taken from them to the heaps.';
+
+
+create function gc._gather_wanted(run bigint)
+    returns gc._heap[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    heaps gc._heap[] := array[]::gc._heap[];
+    more record;
+    c gc.collections;
+begin
+    for more in
+        select r.name, gc._restorable(r.name) as relation, array_agg(distinct r.key) as keys
+        from gc.restoring as r
+        where r.run = _gather_wanted.run and not r.is_revived
+        group by r.name
+    loop
+        select o.* into c from gc.collections as o
+        where o.target = more.relation and o.restored <> '{}';
+        if found then
+            more.keys := array(
+                select case when k is not null then gc._canonical_key(c, k) end
+                from unnest(more.keys) as k
+            );
+            heaps := gc._pile_revived(heaps, run, c.name, more.keys);
+        end if;
+        heaps := gc._pile(heaps, more.relation, gc._wanted(more.name, more.relation, array(
+            select unnest(more.keys)
+            except
+            select r.key from gc.restoring as r
+            where r.run = _gather_wanted.run and r.name = c.name and r.is_revived
+        )));
+    end loop;
+    return heaps;
+end;
+$$;
+
+comment on function gc._gather_wanted(bigint) is
+    'Locks the rows that were asked for, and revives those that are there.';
 
 
 create function gc._gather(run bigint)
@@ -414,19 +529,11 @@ create function gc._gather(run bigint)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    heaps gc._heap[] := array[]::gc._heap[];
+    heaps gc._heap[] := gc._gather_wanted(run);
     h gc._heap;
-    relation regclass;
     more record;
     n integer;
 begin
-    for more in
-        select r.name, array_agg(distinct r.key) as keys from gc.restoring as r
-        where r.run = _gather.run group by r.name
-    loop
-        relation := gc._restorable(more.name);
-        heaps := gc._pile(heaps, relation, gc._wanted(more.name, relation, more.keys));
-    end loop;
     loop
         n := (
             select u.n from unnest(heaps) with ordinality as u(relation, places, fresh, n)
@@ -441,6 +548,9 @@ begin
             select * from gc._needs(h.relation, h.fresh)
         loop
             heaps := gc._pile(heaps, more.other, more.places);
+        end loop;
+        for more in select * from gc._marked_needs(h.relation, h.fresh) loop
+            heaps := gc._pile_revived(heaps, run, more.name, more.keys);
         end loop;
     end loop;
     return heaps;
@@ -653,6 +763,27 @@ comment on function gc._refuse_insert(regclass, text, text, text, text) is
     'Raises ZG010 and says why, or an error again that may not come another time.';
 
 
+create function gc._values_again(relation regclass, columns name[])
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(coalesce(
+        (
+            select format('case when r."gc reviewed" = %L then %s else r.%I end', c.name,
+                gc._restored_value(c, u.name), u.name)
+            from gc.collections as c
+            where c.target = relation and c.restored ? u.name
+        ), format('r.%I', u.name)), ', ' order by u.n)
+    from unnest(columns) with ordinality as u(name, n)
+$$;
+
+comment on function gc._values_again(regclass, name[]) is
+    'What the columns of a kept row r get: what they had, or what gc.track was told that rows get '
+    'which were collected and are restored.';
+
+
 create function gc._insert_again(relation regclass, columns name[], places tid[])
     returns void
     language plpgsql
@@ -664,7 +795,7 @@ as $$
 declare
     command text := format('insert into %s (%s) overriding system value '
         'select %s from (%s where k.ctid = any ($1)) as r order by r."gc id"', relation,
-        gc._idents(columns), gc._idents(columns, 'r.'), gc._typed_rows_sql(relation, columns));
+        gc._idents(columns), gc._values_again(relation, columns), gc._typed_rows_sql(relation, columns));
     inserted bigint;
     message text;
     detail text;
@@ -792,7 +923,7 @@ as $$
 declare
     this_run bigint := coalesce(run, nextval('gc.trash_rows_id_seq'));
 begin
-    insert into gc.restoring values (this_run, name, key);
+    insert into gc.restoring (run, name, key) values (this_run, name, key);
     return this_run;
 end;
 $$;
@@ -828,6 +959,9 @@ begin
                 end if;
         end;
     end loop;
+    restored := restored + (
+        select count(*) from gc.restoring as r where r.run = _restore.run and r.is_revived
+    );
     delete from gc.restoring as r where r.run = _restore.run;
     return restored;
 end;

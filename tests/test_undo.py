@@ -217,8 +217,6 @@ def test_a_registry_comes_back_by_one_statement(
             came_back = value(conn, "select gc.restore(collection, key) from gc.trash "
                                     "where deleted_at >= %s", moment)
             assert came_back >= sum(map(len, before.values())) - sum(map(len, after.values()))
-            if mistake == "two repositories":
-                execute(conn, "update registry.repositories set state = 'active'")
             assert contents(conn) == before
             assert value(conn, "select count(*) from gc.tombstones where worker is null "
                                "and wait_for = '0'") == 0
@@ -242,3 +240,54 @@ def pull(registry: Registry) -> None:
         assert bytes(payload) in registry.payloads.values()
         for url in urls:
             assert url in registry.store
+
+
+def empty(conn: Connection, until: str) -> None:
+    """Reviews in small steps, as far as this is true."""
+    for _ in range(100):
+        if value(conn, f"select {until}"):
+            return
+        execute(conn, PASS_TIME)
+        rows(conn, "select * from gc.review(1)")
+    raise AssertionError("the repository does not become empty")
+
+
+# How far a repository is gone that somebody misses, and what brings it back.
+A_MANIFEST_WENT = "exists (select from gc.trash where collection = 'manifest')"
+IT_WENT = "not exists (select from registry.repositories where path = 'acme/app1')"
+BY_NAME = "select registry.restore_repository('acme/app1')"
+BY_TRASH = "select gc.restore(collection, key) from gc.trash"
+STAGES = [("true", BY_NAME), (A_MANIFEST_WENT, BY_NAME), (A_MANIFEST_WENT, BY_TRASH),
+          (IT_WENT, BY_NAME), (IT_WENT, BY_TRASH)]
+
+
+def test_a_deleted_repository_comes_back_at_every_stage(new_database: NewDatabase) -> None:
+    with new_database().connect() as conn:
+        create_registry(conn, 0)
+        execute(conn, "update gc.settings set undo = '1 day'")
+        registry = Registry(conn)
+        fill(registry, 8)
+        collect(conn)
+        before = contents(conn)
+        for stage, restore in STAGES:
+            registry.call("delete_repository", "acme/app1")
+            empty(conn, stage)
+            # The name is taken meanwhile: nothing changes, until it is free again.
+            taken = registry.call("create_repository", "acme/app1").split("@")[1]
+            deleted = contents(conn)
+            for statement, code in ((BY_NAME, "ZR021"), (BY_TRASH, "ZG010")):
+                if statement == BY_NAME or stage != "true":
+                    with pytest.raises(psycopg.DatabaseError) as info:
+                        rows(conn, statement)
+                    assert info.value.sqlstate == code
+                    assert "acme/app1" in f"{info.value} {info.value.diag.message_detail}"
+            assert contents(conn) == deleted
+            execute(conn, f"delete from registry.repositories where id = {taken}")
+            execute(conn, f"delete from gc.trash_rows where content ->> 'id' = '{taken}' "
+                          "and relation = 'registry.repositories'::regclass")
+            assert value(conn, restore) >= 1
+            assert contents(conn) == before
+        collect(conn)
+        assert contents(conn) == before
+        with pytest.raises(psycopg.DatabaseError, match="there is no repository"):
+            registry.call("restore_repository", "acme/other")
