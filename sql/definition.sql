@@ -247,38 +247,49 @@ comment on function gc._restored_value(gc.collections, name) is
     'it had.';
 
 
--- Each value is read once as its column would read it, so that no restore fails because of it.
-create function gc._require_restored(c gc.collections)
+create function gc._refuse_restored(c gc.collections, flaw text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if flaw is not null then
+        raise 'restored rows cannot get %', c.restored
+            using errcode = 'invalid_parameter_value', detail = flaw,
+                hint = 'condition => ''deleted_at is not null'' goes with '
+                    'restored => ''{"deleted_at": null}''.';
+    end if;
+end;
+$$;
+
+comment on function gc._refuse_restored(gc.collections, text) is
+    'Raises for values that rows which come back cannot get; nothing where there is no flaw.';
+
+
+-- As its column would read it, so that no restore fails because of it.
+create function gc._require_restored_values(c gc.collections)
     returns void
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
 -- @plpgsql_check_options: security_warnings = off
-declare
-    flaw text := gc._restored_flaw(c);
 begin
-    if flaw is null and c.restored <> '{}' then
-        begin
-            execute (
-                select 'select ' || string_agg(gc._restored_value(c, r.key), ', ')
-                from jsonb_object_keys(c.restored) as r(key)
-            );
-        exception
-            when data_exception or integrity_constraint_violation then
-                flaw := format('A value does not fit: %s.', sqlerrm);
-        end;
+    if c.restored <> '{}' then
+        execute (
+            select 'select ' || string_agg(gc._restored_value(c, r.key), ', ')
+            from jsonb_object_keys(c.restored) as r(key)
+        );
     end if;
-    if flaw is not null then
-        raise 'restored rows cannot get %', c.restored
-            using errcode = 'invalid_parameter_value', detail = flaw,
-                hint = 'restored => ''{"deleted_at": null}'' for a condition deleted_at is not null';
-    end if;
+exception
+    when data_exception or integrity_constraint_violation then
+        perform gc._refuse_restored(c, format('A value does not fit: %s.', sqlerrm));
 end;
 $$;
 
-comment on function gc._require_restored(gc.collections) is
-    'Raises for values that rows which come back cannot get.';
+comment on function gc._require_restored_values(gc.collections) is
+    'Reads each value that rows get which come back; raises for one that does not fit.';
 
 
 -- A version belongs to one object.

@@ -501,10 +501,7 @@ begin
         select o.* into c from gc.collections as o
         where o.target = more.relation and o.restored <> '{}';
         if found then
-            more.keys := array(
-                select case when k is not null then gc._canonical_key(c, k) end
-                from unnest(more.keys) as k
-            );
+            more.keys := array(select gc._canonical_key(c, k) from unnest(more.keys) as k);
             heaps := gc._pile_revived(heaps, run, c.name, more.keys);
         end if;
         heaps := gc._pile(heaps, more.relation, gc._wanted(more.name, more.relation, array(

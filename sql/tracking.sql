@@ -116,11 +116,12 @@ begin
         'events', coalesce(track.events, '{}'), 'undo', track.undo,
         'finalizers', coalesce(track.finalizers, '{}'),
         'restored', coalesce(track.restored, '{}')));
+    perform gc._refuse_restored(c, gc._restored_flaw(c));
     perform gc._define(c);
     perform gc._accept_losses(c.name);
     perform gc._generate(c.name, true);
     c := gc._collection(c.name);
-    perform gc._require_restored(c);
+    perform gc._require_restored_values(c);
     perform gc._block_without_keeper(c);
     perform gc._warn_shared(c);
     perform gc._tell_first_run(c, case when c.collect = 'garbage' then gc._warn_suspects(c) end);
