@@ -29,27 +29,39 @@ comment on function gc._marked(gc.collections, text[]) is
     'Those of the keys whose rows are there and can be revived: their condition holds.';
 
 
+create function gc._is_of_key_sql(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('(%s) %s (%s)', gc._idents(k.names, 't.'), gc._row_equals(k),
+        gc._parsed_key_sql(c.name, k, 'd.key'))
+    from gc._key(c.target) as k
+$$;
+
+comment on function gc._is_of_key_sql(gc.collections) is
+    'The condition that a row t has the key d.';
+
+
 create function gc._revive_sql(c gc.collections)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select format('with revived as (update %s as t set %s from unnest($1) as d(key) '
-        'where (%s) %s (%s) returning d.key) select array(select r.key from revived as r)',
-        c.target, (
+    select format('update %s as t set %s from unnest($1) as d(key) where %s', c.target, (
             select string_agg(format('%I = %s', r.name, gc._restored_value(c, r.name)), ', ')
             from jsonb_object_keys(c.restored) as r(name)
-        ), gc._idents(k.names, 't.'), gc._row_equals(k),
-        gc._parsed_key_sql(c.name, k, 'd.key'))
-    from gc._key(c.target) as k
+        ), gc._is_of_key_sql(c))
 $$;
 
 comment on function gc._revive_sql(gc.collections) is
-    'The statement that takes the mark back from rows of these keys, and tells which were there.';
+    'The statement that takes the mark back from rows of these keys.';
 
 
--- A review that is emptying the row is waited for. If it takes the row, that is in the trash then.
+-- A review that is emptying the row is waited for, and who restores it at this moment. Then it is
+-- asked again: the row may be gone, and in the trash, or without its mark.
 create function gc._revive(c gc.collections, keys text[])
     returns text[]
     language plpgsql
@@ -60,19 +72,23 @@ as $$
 -- @plpgsql_check_options: security_warnings = off
 declare
     marked text[] := gc._marked(c, keys);
-    revived text[];
     message text;
     detail text;
     columned text;
 begin
-    if marked = '{}' then
-        return marked;
+    if marked <> '{}' then
+        perform gc._lock_touched(c);
+        perform gc._require_trusted(c);
+        execute format('select from %s as t join unnest($1) as d(key) on %s for no key update of t',
+            c.target, gc._is_of_key_sql(c))
+        using marked;
+        marked := gc._marked(c, marked);
     end if;
-    perform gc._lock_touched(c);
-    perform gc._require_trusted(c);
-    perform set_config('search_path', gc._application_path(c.target), true);
-    execute gc._revive_sql(c) into revived using marked;
-    return revived;
+    if marked <> '{}' then
+        perform set_config('search_path', gc._application_path(c.target), true);
+        execute gc._revive_sql(c) using marked;
+    end if;
+    return marked;
 exception
     when foreign_key_violation then
         raise;
