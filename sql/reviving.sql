@@ -96,6 +96,7 @@ exception
         get stacked diagnostics message = message_text, detail = pg_exception_detail,
             columned = column_name;
         perform gc._refuse_insert(c.target, sqlstate, message, detail, columned);
+        raise;
 end;
 $$;
 
