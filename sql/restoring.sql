@@ -210,7 +210,9 @@ comment on function gc._wanted(text, regclass, text[]) is
     'The kept rows of these keys; raises ZG010 if there is none, and no row either.';
 
 
--- Where a review empties an owner in steps, what it owns went in earlier transactions.
+-- What went with a row went in the same transaction. But where a review empties an owner in steps,
+-- what it owns went earlier, in reviews of the same collection. A child that went several times
+-- comes back as it was the last time; one without a key went with its owner only.
 create function gc._companions_of(relation regclass, f gc._reference, fresh tid[])
     returns tid[]
     language plpgsql
@@ -305,7 +307,7 @@ $$;
 comment on function gc._not_null_sql(gc._reference) is 'The condition that a row r refers to one.';
 
 
--- Found by the key; what a foreign key refers to otherwise is compared with all that is kept.
+-- A foreign key to the primary key: what is kept is found by the index on keys.
 create function gc._missing_by_key(
     relation regclass, target regclass, f gc._reference, fresh tid[]
 )
@@ -350,6 +352,8 @@ comment on function gc._missing_by_key(regclass, regclass, gc._reference, tid[])
     'one that is not kept either.';
 
 
+-- A foreign key to other columns: these are compared with those of all kept rows of the table. What
+-- is missing then is noticed when the rows are inserted.
 create function gc._missing_by_value(
     relation regclass, target regclass, f gc._reference, fresh tid[]
 )
@@ -377,8 +381,7 @@ end;
 $$;
 
 comment on function gc._missing_by_value(regclass, regclass, gc._reference, tid[]) is
-    'The same for a foreign key that refers to other columns than the key; what is missing is '
-    'noticed when the rows are inserted.';
+    'The same for a foreign key that refers to other columns than the key.';
 
 
 -- What is mentioned and neither there nor kept is nobody's concern, as when a row is inserted,
@@ -397,7 +400,8 @@ as $$
 declare
     places tid[];
 begin
-    execute replace(format('select array(select distinct on (%1$s) p."gc place" from (%2$s) as m(key) '
+    execute replace(format('select array(select distinct on (%1$s) p."gc place" '
+        'from (%2$s) as m(key) '
         'join (%3$s where k.relation = $2 and k.until > clock_timestamp()) as p on %4$s '
         'where not exists (select from %5$s as t where %6$s) order by %1$s, p."gc id" desc)',
         gc._idents(f.targets, 'p.'),
@@ -661,6 +665,7 @@ declare
     lost text;
     state text;
 begin
+    -- Rows that a trigger could not work out have no tombstone before this.
     perform gc._read_rows(c.name, 1000000);
     select array_agg(o.key), array_agg(o.url), array_agg(o.generation)
     into keys, urls, generations
@@ -792,7 +797,8 @@ as $$
 declare
     command text := format('insert into %s (%s) overriding system value '
         'select %s from (%s where k.ctid = any ($1)) as r order by r."gc id"', relation,
-        gc._idents(columns), gc._values_again(relation, columns), gc._typed_rows_sql(relation, columns));
+        gc._idents(columns), gc._values_again(relation, columns),
+        gc._typed_rows_sql(relation, columns));
     inserted bigint;
     message text;
     detail text;
@@ -898,6 +904,7 @@ begin
                 alike.places);
         end loop;
     end loop;
+    -- Those of this transaction: nobody ever commits one.
     delete from gc.holds as o where o.reason = 'restore';
     foreach h in array heaps loop
         perform gc._forget_deletions(h.places);

@@ -116,7 +116,7 @@ select count(*) from gc.declare_reference('file', 'app.mail', 'case when id > 0 
     by => 'name', condition => 'about is not null') \g /dev/null
 select count(*) from gc.track('app.mail', condition => 'false') \g /dev/null
 insert into app.file values (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four');
-insert into app.mail values (1, '{1, null, 2, 77}', 'three');
+insert into app.mail values (1, array[1, null, 2, 77], 'three');
 delete from app.mail;
 update gc.file_review_queue set review_after = now();
 select is((select deleted from gc.review() where collection = 'file'), 4,
