@@ -207,8 +207,7 @@ begin
     {decide}
     {delete}
     {put_off}
-end;$template$,
-        gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
+end;$template$, gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
 $$;
 
 comment on function gc._review_sql(gc._shape, text) is 'The function gc.<name>_review.';

@@ -182,8 +182,7 @@ begin
     end if;
     delete from gc.unread_rows as u where u.id = any ($1);
 end;$template$,
-        jsonb_build_object(
-            'needed', quote_literal(c.object_columns) || '::text[]'))
+        jsonb_build_object('needed', quote_literal(c.object_columns) || '::text[]'))
     where c.url is not null
 $$;
 
