@@ -156,7 +156,7 @@ as $$
         end),
         'delete', gc._delete_all_sql(c),
         'put_off', gc._put_off_sql(c),
-        'pinned', concat_ws(E'\n', gc._pinned_sql(), gc._zone_settings()))
+        'pinned', concat_ws(E'\n', gc._fixed_settings_sql(), gc._zone_settings()))
 $$;
 
 comment on function gc._review_words(gc._shape) is
@@ -207,7 +207,8 @@ begin
     {decide}
     {delete}
     {put_off}
-end;$template$, gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
+end;$template$,
+        gc._review_words(c) || jsonb_build_object('fingerprint', quote_literal(fingerprint)))
 $$;
 
 comment on function gc._review_sql(gc._shape, text) is 'The function gc.<name>_review.';
