@@ -20,8 +20,8 @@ comment on schema gc is
     'blobgc: online garbage collection for whatever rows keep in an object store';
 
 -- Settings that a session can change and that change what a statement means, or how a value is read
--- or printed. Whoever enters here, or what is deleted by whom, must not matter: every function that
--- can be called from outside has these (see sql/entry_points.sql), and what it calls inherits them.
+-- or printed. It must not matter who calls a function or deletes a row, so every function that can
+-- be called from outside has these (see sql/entry_points.sql), and what it calls inherits them.
 create function gc._fixed_settings()
     returns table (name text, value text)
     language sql
