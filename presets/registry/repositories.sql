@@ -238,7 +238,7 @@ begin
     end if;
     select d.key into key
     from (
-        select (r.namespace_id, r.id)::text, r.id from registry.repositories as r
+        select format('(%s,%s)', r.namespace_id, r.id), r.id from registry.repositories as r
         where r.path = parts[1]
         union
         select t.key, (t.key::gc.repository_key).id from gc.trash as t
