@@ -212,7 +212,8 @@ comment on function gc._wanted(text, regclass, text[]) is
 
 -- What went with a row went in the same transaction. But where a review empties an owner in steps,
 -- what it owns went earlier, in reviews of the same collection. A child that went several times
--- comes back as it was the last time; one without a key went with its owner only.
+-- comes back as it was the last time; one without a key went with its owner only. What went with an
+-- earlier row of the same key went before that: it is left alone.
 create function gc._companions_of(relation regclass, f gc._reference, fresh tid[])
     returns tid[]
     language plpgsql
@@ -234,12 +235,14 @@ begin
         'select array(select distinct on (coalesce(c."gc key", c."gc id"::text)) c."gc place" '
         'from (%s where k.relation = $4 and (k.xid = any ($2) or k.reviewed = any ($3))) as c '
         'join (%s where k.ctid = any ($1)) as p on %s '
-        'where c."gc xid" = p."gc xid" or c."gc reviewed" = p."gc reviewed" '
+        'where c."gc xid" = p."gc xid" or c."gc reviewed" = p."gc reviewed" and not exists ('
+        'select from gc.trash_rows as e where e.relation = $5 and e.key = p."gc key" '
+        'and e.id < p."gc id" and e.id > c."gc id") '
         'order by coalesce(c."gc key", c."gc id"::text), c."gc id" desc)',
         gc._typed_rows_sql(f.referencing, f.columns),
         gc._typed_rows_sql(relation, f.targets),
         gc._pair(f.targets, 'p', f.columns, 'c', f.operators))
-    into places using fresh, xids, draining, gc._root(f.referencing);
+    into places using fresh, xids, draining, gc._root(f.referencing), relation;
     return places;
 end;
 $$;

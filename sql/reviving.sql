@@ -104,6 +104,7 @@ comment on function gc._revive(gc.collections, text[]) is
     'Takes the mark back from those rows of these keys that have one; returns their keys.';
 
 
+-- Not what went with an earlier row of the same key, which is kept, and went after what it owned.
 create function gc._drained(c gc.collections, keys text[])
     returns table (other regclass, places tid[])
     language plpgsql
@@ -125,11 +126,13 @@ begin
             'select array(select distinct on (coalesce(o."gc key", o."gc id"::text)) o."gc place" '
             'from (%s where k.relation = $2 and k.reviewed = $3) as o join %s as p on %s '
             'join gc.%I($1, 0) as a on (a.relation, a.place) = (p.tableoid, p.ctid) '
+            'where not exists (select from gc.trash_rows as e where e.relation = $4 '
+            'and e.key = a.key and e.id > o."gc id") '
             'order by coalesce(o."gc key", o."gc id"::text), o."gc id" desc)',
             gc._typed_rows_sql(f.referencing, f.columns), c.target,
             gc._pair(f.targets, 'p', f.columns, 'o', f.operators),
             gc._object_name(c.name, '_facts'))
-        into places using keys, other, c.name;
+        into places using keys, other, c.name, gc._root(c.target);
         return next;
     end loop;
 end;

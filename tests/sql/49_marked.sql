@@ -2,7 +2,7 @@
 -- refers to by declaration comes back with it.
 begin;
 set local client_min_messages = error;
-select plan(30);
+select plan(33);
 
 create schema app;
 create type app.state as enum ('in use', 'deleted');
@@ -90,6 +90,24 @@ delete from app.picture where album = 1;
 delete from app.album where id = 1;
 select is((select gc.restore('album', '1')), 5::bigint, 'what the application deleted');
 select is((select state::text from app.album where id = 1), 'deleted', 'comes back as it was');
+
+-- A key that is used again: what an earlier row of it owned is left alone.
+insert into app.album (id, name, state) values (5, 'first', 'deleted');
+insert into app.picture values (50, 5);
+select count(*) from gc.review() \g /dev/null
+update gc.album_review_queue set review_after = now();
+select count(*) from gc.review() \g /dev/null
+select pg_temp.commit();
+insert into app.album (id, name) values (5, 'second');
+insert into app.picture values (51, 5);
+update app.album set state = 'deleted' where id = 5;
+select is(gc.restore('album', '5'), 1::bigint, 'a row of a key that is used again is revived alone');
+update app.album set state = 'deleted' where id = 5;
+select count(*) from gc.review() \g /dev/null
+select is((select count(*) from app.album where id = 5), 0::bigint, 'it goes');
+select gc.restore('album', '5') \g /dev/null
+select results_eq('select a.name, p.id from app.album as a join app.picture as p on p.album = a.id
+    where a.id = 5', $$values ('second', 51::bigint)$$, 'and comes back with what was its own');
 
 -- What is in the way, and what is not there.
 insert into app.album (id, name) values (3, 'c');
