@@ -111,7 +111,8 @@ select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
         'pause', 'resume', 'pin', 'unpin', 'compare_marker', 'adopt', '_change_durable_on',
-        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt'],
+        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt',
+        '_trash_labels'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
@@ -121,7 +122,7 @@ select set_eq(
     'of what is generated, exactly triggers and what an uploader may call act as the owner');
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
-        cross join gc._pinned() as p
+        cross join gc._fixed_settings() as p
         where ((f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind not in ('p', 'a')
             and f.prorettype <> 'trigger'::regtype
             or not f.of_extension and f.proname ~ '_review$' or f.proname = '_restore')
@@ -165,7 +166,8 @@ select set_eq(
         'review_after_defaults_value_not_negative',
         'review_after_defaults_value_not_endless', 'collections_name_length',
         'settings_jitter_not_endless', 'collections_undo_not_endless',
-        'collections_events_object', 'collections_undo_not_negative', 'collections_collect_known',
+        'collections_restored_object', 'collections_events_object',
+        'collections_undo_not_negative', 'collections_collect_known',
         'settings_undo_not_negative', 'settings_undo_not_endless',
         'settings_brake_share_is_a_share', 'settings_brake_rows_not_negative',
         'brakes_share_is_a_share', 'brakes_rows_not_negative', 'pauses_what_known',
