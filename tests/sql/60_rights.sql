@@ -104,7 +104,7 @@ as $$
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
     array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'],
+        'preview', 'forecast', 'compare_marker'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
@@ -118,16 +118,17 @@ select set_eq($$select pg_temp.may_touch('rights_viewer', 'select')$$,
     array['collections', 'settings', 'review_after_defaults', 'tombstones', 'holds',
         'deletion_log', 'totals', 'daily_totals', 'metrics', 'pauses', 'pins', 'brakes',
         'allowances', 'operations', 'runners', 'causes', 'kept_rows', 'finalizers',
-        'struck_finalizers', 'trash'],
+        'struck_finalizers', 'trash', 'markers'],
     'a viewer reads the tables');
 select is_empty(
     $$select pg_temp.may_touch('rights_viewer', 'insert, update, delete, truncate, trigger')$$,
     'a viewer writes none');
 select set_eq($$select pg_temp.may_call('rights_operator')$$,
-    array['version', 'next_due', 'status', 'pause', 'resume', 'pin', 'unpin'],
+    array['version', 'next_due', 'status', 'pause', 'resume', 'pin', 'unpin', 'adopt'],
     'an operator may call exactly what stops and keeps');
 select set_eq($$select pg_temp.may_touch('rights_operator', 'select')$$,
-    array['pauses', 'pins', 'brakes', 'allowances', 'operations', 'runners', 'metrics'],
+    array['pauses', 'pins', 'brakes', 'allowances', 'operations', 'runners', 'metrics',
+        'markers'],
     'an operator reads what was stopped and kept');
 select is_empty(
     $$select pg_temp.may_touch('rights_operator', 'insert, update, delete, truncate, trigger')$$,
