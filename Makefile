@@ -83,6 +83,8 @@ SERVING = \
 	sql/preview.sql \
 	sql/frees.sql \
 	sql/checking.sql \
+	sql/listings.sql \
+	sql/reconciling.sql \
 	sql/registry.sql \
 	sql/rights.sql \
 	sql/entry_points.sql

@@ -120,6 +120,29 @@ comment on function gc.grant_uploader(regrole, text[]) is
     'that there are now. It needs no right for all the rest.';
 
 
+create function gc.grant_reconciler(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array[
+        'version', 'status', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
+        'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown',
+        'claim', 'confirm', 'fail', 'release'
+    ]);
+    execute format('grant insert on gc.listed_objects to %s', role);
+    execute format('grant select on gc.listings, gc.listing_parts, gc.discrepancies to %s', role);
+end;
+$$;
+revoke all on function gc.grant_reconciler(regrole) from public;
+
+comment on function gc.grant_reconciler(regrole) is
+    'Lets a role compare stores with rows, and have objects deleted that no row has: it could '
+    'invent a listing. A runner cannot. It needs no right on any table of the application.';
+
+
 create function gc.grant_eraser(role regrole)
     returns void
     language plpgsql

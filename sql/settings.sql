@@ -35,7 +35,10 @@ create table gc.settings (
         constraint settings_brake_rows_not_negative check (brake_rows >= 0),
     undo interval not null default '1 day'
         constraint settings_undo_not_negative check (undo >= '0')
-        constraint settings_undo_not_endless check (undo <= '10 years')
+        constraint settings_undo_not_endless check (undo <= '10 years'),
+    orphan_grace interval not null default '2 days'
+        constraint settings_orphan_grace_not_negative check (orphan_grace >= '0')
+        constraint settings_orphan_grace_not_endless check (orphan_grace <= '10 years')
 );
 
 -- A unique index on a constant: there is never a second row.
@@ -101,6 +104,9 @@ comment on column gc.settings.brake_rows is
 comment on column gc.settings.undo is
     'For how long a deleted row can be restored, and its object stays, where gc.track was not told '
     'otherwise.';
+comment on column gc.settings.orphan_grace is
+    'An object without a row is left alone until nobody has written it for this long, by the '
+    'store''s own clock: see gc.compare.';
 
 
 create function gc._backoff(failures integer)

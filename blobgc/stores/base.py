@@ -5,6 +5,8 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import ClassVar, NamedTuple
 
 from blobgc.errors import Unusable, reason
@@ -32,6 +34,37 @@ class Tombstone(NamedTuple):
     url: str
     generation: str | None
     size: int | None
+
+
+class Listed(NamedTuple):
+    """An object, as a listing has it."""
+
+    url: str
+    size: int
+    written: datetime  # By the store's own clock.
+    generation: str | None  # Where a delete can be made to depend on it.
+
+
+class Page(NamedTuple):
+    """What is listed at a time, and where to go on; None: the store cannot go on elsewhere."""
+
+    objects: list[Listed]
+    cursor: str | None
+
+
+class Seen(NamedTuple):
+    """An object, as it was when it was looked at."""
+
+    size: int
+    age: float  # Seconds since it was last written, by the store's own clock.
+    generation: str | None  # On which a delete can be made to depend.
+
+
+class Leftover(NamedTuple):
+    """An upload in parts that was begun and neither finished nor given up."""
+
+    url: str
+    begun: datetime
 
 
 def is_plain(path: str) -> bool:
@@ -89,6 +122,32 @@ class Store:
     def describe(self) -> str:
         """For the log: what will be deleted here, and how."""
         return self.prefix
+
+    # What is there, by the store's own account
+
+    def now(self) -> datetime:
+        """By the store's own clock."""
+        return datetime.now(timezone.utc)
+
+    def folders(self, folder: str) -> list[str] | None:
+        """The folders in a folder, as urls; None: there is too much in it to look for them."""
+        raise NotImplementedError
+
+    def pages(self, folder: str, is_deep: bool, cursor: str | None) -> Iterator[Page]:
+        """The objects in a folder, with those of all folders below it if that is deep."""
+        raise NotImplementedError
+
+    def leftovers(self) -> Iterator[Leftover] | None:
+        """Uploads in parts that nobody has finished; None: the store does not tell."""
+        return None
+
+    def look(self, url: str) -> Seen | None:
+        """At one object; None: it is not there."""
+        raise NotImplementedError
+
+    def move(self, tombstone: Tombstone, target: str) -> None:
+        """To another address under the prefix, if it still has its generation."""
+        raise NotImplementedError
 
     # Addresses
 
