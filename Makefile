@@ -53,6 +53,7 @@ LIVING = \
 	sql/claims.sql \
 	sql/finalizers.sql \
 	sql/confirming.sql \
+	sql/careful.sql \
 	sql/log.sql \
 	sql/receipts.sql
 

@@ -34,8 +34,8 @@ create function gc.grant_runner(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'
+        'version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release', 'next_due',
+        'status', 'preview', 'forecast'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;

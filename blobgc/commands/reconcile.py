@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--store", required=True, metavar="PREFIX", help="list what is under this")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--adopt", action="store_true",
-                      help="make tombstones of orphans: a runner deletes them after the undo window")
+                      help="make tombstones of orphans: a runner deletes them, after undo")
     what.add_argument("--quarantine", action="store_true",
                       help=f"move orphans to {QUARANTINE} under the prefix, now")
     what.add_argument("--undo", action="store_true",
@@ -106,8 +106,9 @@ def look_for_missing(database: Database, store: Store, listing: int, threads: in
     with ThreadPoolExecutor(threads) as pool:
         while True:
             rows = database.call(
-                "select url collate \"C\" as url from gc.discrepancies where listing = %s and kind in "
-                "('missing', 'size') and url collate \"C\" > %s group by 1 order by 1 limit %s",
+                "select url collate \"C\" as url from gc.discrepancies where listing = %s "
+                "and kind in ('missing', 'size') and url collate \"C\" > %s "
+                "group by 1 order by 1 limit %s",
                 listing, last, LOOKS)
             if not rows:
                 return

@@ -8,10 +8,10 @@ import argparse
 import os
 import re
 import time
-from importlib import import_module
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from importlib import import_module
 from typing import Any
 
 from blobgc.stores.base import (
@@ -130,13 +130,15 @@ class AzureStore(Store):
                 yield Leftover(self.url(blob.name), blob.last_modified)
 
     def look(self, url: str) -> Seen | None:
+        """Both times are rounded to a second."""
         clock = Clock()
         try:
             found = self.client.get_blob_client(self.key(url)).get_blob_properties(
                 raw_response_hook=clock.read)
         except self.errors.ResourceNotFoundError:
+            self.client.get_container_properties()  # A missing container is an error.
             return None
-        age = (clock.time - found.last_modified).total_seconds()
+        age = (clock.time - found.last_modified).total_seconds() - 1
         etag = found.etag.strip('"')
         return Seen(found.size, age, f'"{etag}"')
 

@@ -4,10 +4,10 @@ import argparse
 import contextlib
 import re
 import time
-from importlib import import_module
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
@@ -107,6 +107,7 @@ class GoogleStore(Store):
         try:
             answer = self.ask_api(f"/b/{self.bucket}/o/{quote(self.key(url), safe='')}")
         except self.errors.NotFound:
+            self.look_for_bucket()
             return None
         found = answer.json()
         written = datetime.fromisoformat(found["updated"].replace("Z", "+00:00"))

@@ -3,10 +3,10 @@
 import argparse
 import re
 import time
-from importlib import import_module
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from importlib import import_module
 from typing import Any
 
 from blobgc.stores.base import (
@@ -187,16 +187,21 @@ class AmazonStore(Store):
                 yield Leftover(self.url(found["Key"]), found["Initiated"])
 
     def look(self, url: str) -> Seen | None:
+        """Both times are rounded to a second."""
         try:
             answer = self.client.head_object(Bucket=self.bucket, Key=self.key(url))
         except self.errors.ClientError as error:
-            if self.status_of(error) == 404:
-                return None
-            raise
-        age = (time_of(answer) - answer["LastModified"]).total_seconds()
+            if self.status_of(error) != 404:
+                raise
+            self.client.head_bucket(Bucket=self.bucket)  # A missing bucket is an error.
+            return None
+        age = (time_of(answer) - answer["LastModified"]).total_seconds() - 1
         version = answer.get("VersionId") if self.has_versions else None
         etag = answer.get("ETag") if self.honours_etags else None
         return Seen(answer["ContentLength"], age, version or (etag if is_etag(etag) else None))
+
+    def tells_apart(self, generation: str) -> bool:
+        return not is_etag(generation)
 
     def move(self, tombstone: Tombstone, target: str) -> None:
         source = {"Bucket": self.bucket, "Key": self.key(tombstone.url)}

@@ -111,7 +111,9 @@ select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
         'pause', 'resume', 'pin', 'unpin',
-        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt'],
+        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt',
+        'careful', 'spare', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
+        'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
@@ -150,7 +152,8 @@ select is_empty(
                 and conname !~
                     '^(unread_rows|unused_tables|declared_references|ignored_suspects)_'
                 and conname !~ '^(operations|pauses|brakes|allowances)_'
-                and conname !~ '^(kept_rows|causing|struck_finalizers)_'))$$,
+                and conname !~ '^(kept_rows|causing|struck_finalizers)_'
+                and conname !~ '^(listings|listing_parts)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
@@ -167,6 +170,8 @@ select set_eq(
         'settings_jitter_not_endless', 'collections_undo_not_endless',
         'collections_events_object', 'collections_undo_not_negative', 'collections_collect_known',
         'settings_undo_not_negative', 'settings_undo_not_endless',
+        'settings_orphan_grace_not_negative', 'settings_orphan_grace_not_endless',
+        'listings_prefix_is_a_folder', 'listings_source_known', 'discrepancies_kind_known',
         'settings_brake_share_is_a_share', 'settings_brake_rows_not_negative',
         'brakes_share_is_a_share', 'brakes_rows_not_negative', 'pauses_what_known',
         'allowances_what_known', 'allowances_allowed_not_negative'],

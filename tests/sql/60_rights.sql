@@ -103,8 +103,8 @@ as $$
         and has_table_privilege(role, c.oid, needed)
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
-    array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'],
+    array['version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release',
+        'next_due', 'status', 'preview', 'forecast'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
