@@ -4,17 +4,22 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from blobgc.database import Database
 from blobgc.errors import Unavailable, reason
+from blobgc.inventories import Inventory
 from blobgc.logs import log
 from blobgc.stores import Store
 from blobgc.stores.base import Listed, Page
 
 COPY = "copy gc.listed_objects (listing, part, url, size, written_at, generation) from stdin"
-AT_ONCE = 10_000  # Objects that are copied in one transaction.
+AT_ONCE = 10_000  # Objects that are copied in one transaction,
+CHUNK = 2_000  # or lines that are sent at a time.
+NULL = "\\N"
 LEVELS = 3  # Of folders, at most, to find parts that can be listed side by side.
 # What COPY would take for something else.
 SPECIAL = re.compile("[\\\\\t\n\r]")
@@ -53,6 +58,42 @@ class Lister:
         for thread in at_work:
             thread.result()
         return int(listing)
+
+    def read(self, inventory: Inventory) -> int:
+        """The same, from the files of an inventory. What is elsewhere is left out."""
+        places = [str(file) for file in inventory.files]
+        (row,) = self.database.call(
+            "select gc.begin_listing(%s, %s, 'inventory') as id", self.store.prefix,
+            inventory.taken_at)
+        self.database.call("select gc.add_parts(%s, %s, %s)", row["id"], places,
+                           [True] * len(places))
+        connection = self.database.connection
+        with connection.transaction(), connection.cursor() as cursor:
+            for part, file in enumerate(inventory.files, 1):
+                lines = self.lines_in(inventory, file, f"{row['id']}\t{part}\t")
+                with cursor.copy(COPY) as copy:
+                    for chunk in in_chunks(lines):
+                        copy.write(chunk)
+                cursor.execute("select gc.note_part(%s, %s, null, true)", (row["id"], part))
+            inventory.check_count()
+        return int(row["id"])
+
+    def lines_in(self, inventory: Inventory, file: Path, head: str) -> Iterator[str]:
+        prefix = self.store.prefix
+        scheme = f"{self.store.scheme}://{self.store.bucket}/"
+        for key, size, written, generation in inventory.records(file):
+            url = key if key.startswith(prefix) else scheme + key
+            if not url.startswith(prefix) or url.endswith("/") and size == "0":
+                continue
+            if not url.isprintable() or "\\" in url:
+                text = as_text(url)
+                if text is None:
+                    self.unnamed += 1
+                    continue
+                url = text
+            if generation:
+                generation = self.store.listed_generation(generation)
+            yield (f"{head}{url}\t{size or NULL}\t{written or NULL}\t{generation or NULL}\n")
 
     def begin(self) -> int:
         (row,) = self.database.call(
@@ -117,7 +158,7 @@ class Lister:
                 self.unnamed += 1
                 continue
             yield (f"{head}{url}\t{found.size}\t{found.written.isoformat()}\t"
-                   f"{found.generation or chr(92) + 'N'}\n")
+                   f"{found.generation or NULL}\n")
 
 
 def in_larger_steps(pages: Iterable[Page]) -> Iterator[tuple[list[Listed], str | None, bool]]:
@@ -131,6 +172,11 @@ def in_larger_steps(pages: Iterable[Page]) -> Iterator[tuple[list[Listed], str |
         objects += page.objects
         cursor = page.cursor
     yield objects, cursor, True
+
+
+def in_chunks(lines: Iterator[str]) -> Iterator[str]:
+    while chunk := "".join(islice(lines, CHUNK)):
+        yield chunk
 
 
 def as_text(url: str) -> str | None:

@@ -102,12 +102,14 @@ declare
     name text;
 begin
     perform gc._grant_functions(role, array[
-        'begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name'
+        'begin_upload', 'end_upload', 'begin_uploads', 'end_uploads', 'keep_alive',
+        '_own_function', '_object_name'
     ]);
     foreach name in array coalesce(collections, array(select c.name from gc.collections as c)) loop
         name := (gc._collection(name)).name;
         perform gc._grant_functions(role, array[
             gc._object_name(name, '_begin_upload'), gc._object_name(name, '_end_upload'),
+            gc._object_name(name, '_begin_uploads'), gc._object_name(name, '_end_uploads'),
             gc._object_name(name, '_keep_alive')
         ]);
     end loop;

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Connection, Database, NewDatabase, NewRole, execute, rows, value
-from stores import AmazonObjects, FileObjects, GoogleObjects, Objects
+from stores import AmazonObjects, FileObjects, GoogleObjects, GoogleServer, Objects
 
 from blobgc.cli import main
 
@@ -47,8 +47,9 @@ class World:
 
     def insert(self, conn: Connection, *names: str) -> None:
         """Rows, with the size that objects have here: they contain their name."""
-        conn.execute("insert into app.file select u, octet_length(u) from unnest(%s) as u",
-                     [list(names)])
+        conn.execute(
+            "insert into app.file select u, octet_length(u) from unnest(%s::text[]) as u",
+            [list(names)])
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -418,3 +419,44 @@ def test_objects_are_reconciled_while_others_are_pushed(
             objects.put(name)
 
     reconcile_while_pushing(World(new_database(), objects), 20_000 if IS_LONG else 400, write)
+
+
+def test_versions_under_a_delete_marker_are_brought_back(
+    new_database: NewDatabase, versioned_amazon: AmazonObjects
+) -> None:
+    world = World(new_database(), versioned_amazon)
+    for name in ("deleted", "longer", "kept"):
+        versioned_amazon.put(name)
+    for name in ("deleted", "longer"):
+        versioned_amazon.client.delete_object(
+            Bucket=versioned_amazon.bucket, Key=versioned_amazon.folder + name)
+    with world.database.connect() as conn:
+        world.insert(conn, "deleted", "kept", "never")
+        conn.execute("insert into app.file values ('longer', 1)")
+    assert counts(world.reconcile()) == {"missing": 3}
+    assert json.loads(world.say("revive", "--dry-run", "--json", code=5))["objects"] == {
+        "revived": 1, "gone": 1, "other size": 1}
+    assert versioned_amazon.names() == {"kept"}
+    said = world.say("revive", code=5)
+    assert "1 objects were brought back" in said and "1 objects are gone for good" in said
+    assert versioned_amazon.names() == {"deleted", "kept"}
+    assert counts(world.reconcile()) == {"missing": 2}
+
+
+def test_noncurrent_versions_of_google_are_brought_back(new_database: NewDatabase) -> None:
+    server = GoogleServer(has_versions=True)
+    try:
+        objects = GoogleObjects(server, has_versions=True)
+        world = World(new_database(), objects)
+        objects.put("deleted")
+        deleted = objects.session.delete(
+            f"{server.url}/storage/v1/b/{objects.bucket}/o/things%2Fdeleted")
+        deleted.raise_for_status()
+        with world.database.connect() as conn:
+            world.insert(conn, "deleted", "never")
+        assert counts(world.reconcile()) == {"missing": 2}
+        report = json.loads(world.say("revive", "--json", code=5))
+        assert report["objects"] == {"revived": 1, "gone": 1}
+        assert objects.names() == {"deleted"}
+    finally:
+        server.close()

@@ -11,11 +11,13 @@ import argparse
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from blobgc import logs, show
 from blobgc.database import Database
 from blobgc.errors import DIFFERS, FAILED, SUCCESS, Unusable, reason
+from blobgc.inventories import Inventory
 from blobgc.listing import Lister
 from blobgc.logs import log
 from blobgc.stores import Store, Tombstone, open_store
@@ -41,6 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     show.arguments(parser)
     add = parser.add_argument
     add("--store", required=True, metavar="PREFIX", help="list what is under this")
+    add("--from-file", metavar="FILE", type=Path,
+        help="read an inventory instead: its manifest.json, or a CSV or Parquet file")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--adopt", action="store_true",
                       help="make tombstones of orphans: a runner deletes them, after undo")
@@ -65,7 +69,10 @@ def run(options: argparse.Namespace) -> int:
         store.check()
     lister = Lister(store, options.dsn, options.threads)
     database = lister.database
-    listing = lister.run(options.anew)
+    if options.from_file:
+        listing = lister.read(Inventory(options.from_file, store.bucket))
+    else:
+        listing = lister.run(options.anew)
     (row,) = database.call("select gc.end_listing(%s) as objects", listing)
     database.call("select gc.compare(%s)", listing)
     look_for_missing(database, store, listing, options.threads)

@@ -116,12 +116,16 @@ class AzureStore(Store):
             objects = []
             for blob in page:
                 if not blob.name.endswith("/"):
-                    etag = blob.etag.strip('"')
                     objects.append(Listed(
-                        self.url(blob.name), blob.size, blob.last_modified, f'"{etag}"'))
+                        self.url(blob.name), blob.size, blob.last_modified,
+                        self.listed_generation(blob.etag)))
             yield Page(objects, pages.continuation_token if is_deep else None)
 
-    def leftovers(self) -> Iterator[Leftover] | None:
+    def listed_generation(self, text: str) -> str | None:
+        etag = '"' + text.strip('"') + '"'
+        return etag if self.accepts_generation(etag) else None
+
+    def leftovers(self) -> Iterator[Leftover]:
         """Blobs of which there are blocks only."""
         found = self.client.list_blobs(
             name_starts_with=self.folder, include=["uncommittedblobs"])
@@ -139,8 +143,7 @@ class AzureStore(Store):
             self.client.get_container_properties()  # A missing container is an error.
             return None
         age = (clock.time - found.last_modified).total_seconds() - 1
-        etag = found.etag.strip('"')
-        return Seen(found.size, age, f'"{etag}"')
+        return Seen(found.size, age, self.listed_generation(found.etag))
 
     def move(self, tombstone: Tombstone, target: str) -> None:
         source = self.client.get_blob_client(self.key(tombstone.url))

@@ -82,6 +82,14 @@ class Page(NamedTuple):
     cursor: str | None
 
 
+class Version(NamedTuple):
+    """What the store has kept of an object that is gone."""
+
+    generation: str
+    size: int
+    how: str  # As the kind of store calls it.
+
+
 class Leftover(NamedTuple):
     """An upload in parts that was begun and neither finished nor given up."""
 
@@ -159,12 +167,24 @@ class Store:
         """The objects in a folder, with those of all folders below it if that is deep."""
         raise NotImplementedError
 
+    def listed_generation(self, text: str) -> str | None:
+        """What an inventory calls a generation or ETag, as a delete can be made to depend on it."""
+        return None
+
     def leftovers(self) -> Iterator[Leftover] | None:
         """Uploads in parts that nobody has finished; None: the store does not tell."""
         return None
 
     def look(self, url: str) -> Seen | None:
         """At one object; None: it is not there."""
+        raise NotImplementedError
+
+    def kept_versions(self, url: str) -> list[Version]:
+        """Of an object that is gone, the newest first."""
+        return []
+
+    def revive(self, url: str, version: Version) -> None:
+        """Brings it back, unless another has taken its place."""
         raise NotImplementedError
 
     def move(self, tombstone: Tombstone, target: str) -> None:

@@ -12,7 +12,17 @@ from typing import Any
 from urllib.parse import quote
 
 from blobgc.errors import reason
-from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Listed, Page, Seen, Store, Tombstone
+from blobgc.stores.base import (
+    DELETED,
+    NO_ANSWER,
+    OVERLOAD,
+    Listed,
+    Page,
+    Seen,
+    Store,
+    Tombstone,
+    Version,
+)
 
 
 class GoogleStore(Store):
@@ -103,6 +113,9 @@ class GoogleStore(Store):
                         self.url(blob.name), blob.size, blob.updated, str(blob.generation)))
             yield Page(objects, last if is_deep else None)
 
+    def listed_generation(self, text: str) -> str | None:
+        return text if self.accepts_generation(text) else None
+
     def look(self, url: str) -> Seen | None:
         try:
             answer = self.ask_api(f"/b/{self.bucket}/o/{quote(self.key(url), safe='')}")
@@ -113,6 +126,29 @@ class GoogleStore(Store):
         written = datetime.fromisoformat(found["updated"].replace("Z", "+00:00"))
         age = (time_of(answer) - written).total_seconds()
         return Seen(int(found["size"]), age, str(found["generation"]))
+
+    def kept_versions(self, url: str) -> list[Version]:
+        """Noncurrent ones first: to bring them back is a copy, and nothing can be lost by it."""
+        key = self.key(url)
+        found = []
+        for how, asked in (("noncurrent", {"versions": True}),
+                           ("soft-deleted", {"soft_deleted": True})):
+            with contextlib.suppress(self.errors.BadRequest):  # There is no such policy.
+                blobs = [blob for blob in self.client.list_blobs(
+                    self.bucket, prefix=key, **asked, **self.limits) if blob.name == key]
+                blobs.sort(key=lambda blob: blob.generation, reverse=True)
+                found += [Version(str(blob.generation), blob.size, how) for blob in blobs]
+        return found
+
+    def revive(self, url: str, version: Version) -> None:
+        bucket = self.client.bucket(self.bucket)
+        key = self.key(url)
+        if version.how == "soft-deleted":
+            bucket.restore_blob(key, generation=int(version.generation), if_generation_match=0,
+                                **self.limits)
+        else:
+            bucket.copy_blob(bucket.blob(key), bucket, key, if_generation_match=0,
+                             source_generation=int(version.generation), **self.limits)
 
     def move(self, tombstone: Tombstone, target: str) -> None:
         bucket = self.client.bucket(self.bucket)

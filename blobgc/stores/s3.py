@@ -18,6 +18,7 @@ from blobgc.stores.base import (
     Seen,
     Store,
     Tombstone,
+    Version,
     is_plain,
 )
 
@@ -168,10 +169,9 @@ class AmazonStore(Store):
             for found in answer.get("Contents", ()):
                 if found["Key"].endswith("/") and not found["Size"]:
                     continue  # A folder that somebody has made.
-                generation = found.get("ETag") if self.honours_etags else None
                 objects.append(Listed(
                     self.url(found["Key"]), found["Size"], found["LastModified"],
-                    generation if is_etag(generation) else None))
+                    self.listed_generation(found.get("ETag", ""))))
             if answer.get("Contents"):
                 cursor = answer["Contents"][-1]["Key"]
             yield Page(objects, cursor if is_deep else None)
@@ -179,7 +179,11 @@ class AmazonStore(Store):
                 return
             start = {"ContinuationToken": answer["NextContinuationToken"]}
 
-    def leftovers(self) -> Iterator[Leftover] | None:
+    def listed_generation(self, text: str) -> str | None:
+        etag = '"' + text.strip('"') + '"'
+        return etag if self.honours_etags and is_etag(etag) else None
+
+    def leftovers(self) -> Iterator[Leftover]:
         pages = self.client.get_paginator("list_multipart_uploads").paginate(
             Bucket=self.bucket, Prefix=self.folder)
         for page in pages:
@@ -199,6 +203,28 @@ class AmazonStore(Store):
         version = answer.get("VersionId") if self.has_versions else None
         etag = answer.get("ETag") if self.honours_etags else None
         return Seen(answer["ContentLength"], age, version or (etag if is_etag(etag) else None))
+
+    def kept_versions(self, url: str) -> list[Version]:
+        """Those under a delete marker."""
+        key = self.key(url)
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix=key)
+        found = [each for each in answer.get("Versions", ()) if each["Key"] == key]
+        found.sort(key=lambda each: each["LastModified"], reverse=True)
+        return [Version(each["VersionId"], each["Size"], "version") for each in found]
+
+    def revive(self, url: str, version: Version) -> None:
+        """The newest by taking the marker away, another by a copy."""
+        key = self.key(url)
+        if version != self.kept_versions(url)[0]:
+            self.client.copy(
+                {"Bucket": self.bucket, "Key": key, "VersionId": version.generation},
+                self.bucket, key)
+            return
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix=key)
+        for marker in answer.get("DeleteMarkers", ()):
+            if marker["Key"] == key:
+                self.client.delete_object(
+                    Bucket=self.bucket, Key=key, VersionId=marker["VersionId"])
 
     def tells_apart(self, generation: str) -> bool:
         return not is_etag(generation)

@@ -119,7 +119,7 @@ select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
     $$select proname::text from gc_function
         where not of_extension and (prorettype = 'trigger'::regtype
-            or proname ~ '_(begin_upload|end_upload|keep_alive)$')$$,
+            or proname ~ '_(begin_uploads?|end_uploads?|keep_alive)$')$$,
     'of what is generated, exactly triggers and what an uploader may call act as the owner');
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
