@@ -131,8 +131,8 @@ class GoogleStore(Store):
         """Noncurrent ones first: to bring them back is a copy, and nothing can be lost by it."""
         key = self.key(url)
         found = []
-        for how, asked in (("noncurrent", {"versions": True}),
-                           ("soft-deleted", {"soft_deleted": True})):
+        for how, asked in (("noncurrent", {"versions": "true"}),  # As emulators spell it, too.
+                           ("soft-deleted", {"soft_deleted": "true"})):
             with contextlib.suppress(self.errors.BadRequest):  # There is no such policy.
                 blobs = [blob for blob in self.client.list_blobs(
                     self.bucket, prefix=key, **asked, **self.limits) if blob.name == key]
