@@ -44,13 +44,9 @@ class Columns(NamedTuple):
     is_gone: int | None
 
 
-class Record(NamedTuple):
-    """What an inventory says of an object; all as text, as it stands there."""
-
-    key: str
-    size: str | None
-    written: str | None
-    generation: str | None
+# What an inventory says of an object, as text, as it stands there: its key, its size, when it was
+# last written, and its generation or ETag. A plain tuple: there are millions of them.
+Record = tuple[str, str | None, str | None, str | None]
 
 
 class Inventory:
@@ -103,22 +99,22 @@ class Inventory:
         """Of one file: the objects that there are, in this bucket."""
         rows = self.parquet_rows(file) if file.suffix == ".parquet" else self.csv_rows(file)
         columns = next(rows)
-        key, size, written, generation = columns[:4]
+        key, size, written, generation, bucket, is_latest, is_gone = columns
         for row in rows:
             self.lines += 1
-            if columns.bucket is not None and row[columns.bucket] != self.bucket:
+            if bucket is not None and row[bucket] != self.bucket:
                 continue
-            if columns.is_latest is not None and row[columns.is_latest] in NO:
+            if is_latest is not None and row[is_latest] in NO:
                 continue
-            if columns.is_gone is not None and row[columns.is_gone] not in NO:
+            if is_gone is not None and row[is_gone] not in NO:
                 continue
             name = row[key]
             if self.is_quoted and ("%" in name or "+" in name):
                 name = unquote_plus(name)
-            yield Record(name,
-                         row[size] or None if size is not None else None,
-                         row[written] or None if written is not None else None,
-                         row[generation] or None if generation is not None else None)
+            yield (name,
+                   None if size is None else row[size],
+                   None if written is None else row[written],
+                   None if generation is None else row[generation])
 
     def check_count(self) -> None:
         """After all files were read."""

@@ -63,35 +63,49 @@ comment on function gc._objects_sql(gc._shape) is
     'The function gc.<name>_objects: the objects that live rows have.';
 
 
--- Coarse on purpose: two addresses that fold to one text may be one object in some store, or to
--- whoever wrote the row. Percent signs are resolved twice, because some write %252F.
-create function gc._folded(url text)
+create function gc._percent_decoded(url text)
     returns text
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    folded text := url;
 begin
-    for attempt in 1 .. 2 loop
-        exit when position('%' in folded) = 0;
-        begin
-            folded := convert_from(string_agg(
-                case when m[1] is not null then decode(m[1], 'hex') else convert_to(m[2], 'UTF8')
-                end, '' order by n), 'UTF8')
-            from regexp_matches(folded, '%([0-9a-fA-F]{2})|([^%]+|%)', 'g')
-                with ordinality as r(m, n);
-        exception
-            when data_exception or character_not_in_repertoire then
-                exit;
-        end;
-    end loop;
-    if octet_length(folded) <> length(folded) and getdatabaseencoding() = 'UTF8' then
-        folded := regexp_replace(normalize(folded, nfkd), '[^[:alnum:]]', '', 'g');
-    end if;
-    return translate(lower(folded), E'/\\.:;,+-_ ~!?#%&=*@^|"''`()[]{}<>$', '');
+    return (
+        select convert_from(string_agg(case
+                when p.m[1] is not null then decode(p.m[1], 'hex')
+                else convert_to(p.m[2], 'UTF8')
+            end, '' order by p.n), 'UTF8')
+        from regexp_matches(url, '%([0-9a-fA-F]{2})|([^%]+|%)', 'g') with ordinality as p(m, n)
+    );
+exception
+    when data_exception or character_not_in_repertoire then
+        return url;
 end;
+$$;
+
+comment on function gc._percent_decoded(text) is
+    'An address in which %2F and the like stand for what they mean; as it was, if that is no text.';
+
+
+-- Coarse on purpose: two addresses that fold to one text may be one object in some store, or to
+-- whoever wrote the row. Percent signs are resolved twice, because some write %252F.
+create function gc._folded(url text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select translate(lower(case
+            when octet_length(u.plain) = length(u.plain) or getdatabaseencoding() <> 'UTF8'
+                then u.plain
+            else regexp_replace(normalize(u.plain, nfkd), '[^[:alnum:]]', '', 'g')
+        end), E'/\\.:;,+-_ ~!?#%&=*@^|"\'`()[]{}<>$', '')
+    from (
+        select case
+            when position('%' in url) = 0 then url
+            else gc._percent_decoded(gc._percent_decoded(url))
+        end
+    ) as u(plain)
 $$;
 
 comment on function gc._folded(text) is

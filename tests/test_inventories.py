@@ -109,8 +109,8 @@ def test_parquet_and_csv_say_the_same(tmp_path: Path) -> None:
     found = []
     for name in ("x.parquet", "x.csv"):
         file = tmp_path / name
-        found.append([(record.key, record.size, (record.written or "")[:10])
-                      for record in Inventory(file, "b").records(file)])
+        found.append([(key, size, (written or "")[:10])
+                      for key, size, written, _ in Inventory(file, "b").records(file)])
     assert found == [[("a b", "1", "2026-01-01")]] * 2
 
 

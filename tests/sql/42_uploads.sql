@@ -408,7 +408,7 @@ insert into app.item select n, 'p' || n from generate_series(1, 4) as n;
 delete from app.item;
 select ok(gc.begin_uploads('item', urls => '{s3://items/p1, s3://items/p2}') > now(),
     'uploads whose keys are not known yet are announced by their urls');
-select ok(gc.begin_uploads('item', '{7, 8}', '{s3://items/p3, null}', upload => 'u') > now(),
+select ok(gc.begin_uploads('item', '{7, 8}', array['s3://items/p3', null], upload => 'u') > now(),
     'others by keys, and urls where these are known');
 select ok(gc.begin_upload('item', null, url => 's3://items/p9') > now(), 'also one');
 select results_eq($$select url from gc.claim('w2') order by url$$, array['s3://items/p4'],
