@@ -64,6 +64,7 @@ RETURNING = \
 	sql/gate.sql \
 	sql/inserting.sql \
 	sql/trash.sql \
+	sql/reviving.sql \
 	sql/restoring.sql \
 	sql/orphaning.sql
 

@@ -112,6 +112,7 @@ select set_eq(
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
         'pause', 'resume', 'pin', 'unpin',
         'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt',
+        '_trash_labels',
         'careful', 'spare', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
         'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown'],
     'exactly these functions of the extension act with the rights of its owner');
@@ -168,7 +169,8 @@ select set_eq(
         'review_after_defaults_value_not_negative',
         'review_after_defaults_value_not_endless', 'collections_name_length',
         'settings_jitter_not_endless', 'collections_undo_not_endless',
-        'collections_events_object', 'collections_undo_not_negative', 'collections_collect_known',
+        'collections_restored_object', 'collections_events_object',
+        'collections_undo_not_negative', 'collections_collect_known',
         'settings_undo_not_negative', 'settings_undo_not_endless',
         'settings_orphan_grace_not_negative', 'settings_orphan_grace_not_endless',
         'listings_prefix_is_a_folder', 'listings_source_known', 'discrepancies_kind_known',
