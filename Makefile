@@ -54,6 +54,7 @@ LIVING = \
 	sql/claims.sql \
 	sql/finalizers.sql \
 	sql/confirming.sql \
+	sql/careful.sql \
 	sql/log.sql \
 	sql/receipts.sql
 
@@ -86,6 +87,8 @@ SERVING = \
 	sql/preview.sql \
 	sql/frees.sql \
 	sql/checking.sql \
+	sql/listings.sql \
+	sql/reconciling.sql \
 	sql/registry.sql \
 	sql/rights.sql \
 	sql/entry_points.sql

@@ -41,7 +41,8 @@ create table gc.collections (
     scan_error text,
     problem text,
     problem_since timestamptz,
-    tracked_at timestamptz not null default now()
+    tracked_at timestamptz not null default now(),
+    careful boolean not null default false
 );
 
 comment on table gc.collections is 'The tables whose rows can become garbage; see gc.track.';
@@ -94,6 +95,8 @@ comment on column gc.collections.scan_error is
 comment on column gc.collections.problem is 'Why nothing of it is reviewed; null: all is well.';
 comment on column gc.collections.problem_since is 'Since when nothing is reviewed.';
 comment on column gc.collections.tracked_at is 'When gc.track was first called.';
+comment on column gc.collections.careful is
+    'Objects are looked at before they are deleted: see gc.set_careful.';
 
 
 create function gc._collection(name text)
