@@ -24,6 +24,7 @@ create table gc.collections (
         constraint collections_undo_not_negative check (undo >= '0')
         constraint collections_undo_not_endless check (undo <= '10 years'),
     finalizers text[] not null default '{}',
+    prepare text,
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -64,6 +65,8 @@ comment on column gc.collections.undo is
     'For how long a deleted row can be restored, and its object stays; null: as gc.settings says.';
 comment on column gc.collections.finalizers is
     'What has to be finished about an object, in this order, before it can be deleted.';
+comment on column gc.collections.prepare is
+    'The function that each review calls first; null: none. See gc.prepare.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
