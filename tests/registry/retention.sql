@@ -1,14 +1,15 @@
 -- Retention: which tags go by rules, how reviews apply them, and what a preview says before.
 savepoint retention;
-update gc.settings set undo = '0', jitter = '0';
+update gc.settings set jitter = '0';
 
 -- Patterns.
 select is_empty($$select p.pattern, p.name from (values
         ('*', 'v1', true), ('v*', 'v1', true), ('v*', 'xv1', false), ('v?', 'v12', false),
         ('*', 'acme/app', false), ('**', 'acme/app', true), ('acme/*', 'acme/a/b', false),
         ('acme/**', 'acme/a/b', true), ('v{1,2}.*', 'v2.0', true), ('v{1,2}.*', 'v3.0', false),
-        ('v1.0', 'v1x0', false), ('!v*', 'v1', false), ('!v*', 'x', true), ('~v[0-9]+', 'v12', true),
-        ('~v[0-9]+', 'v12b', false), ('!~v[0-9]+', 'v12b', true), ('~a|b', 'ab', false)
+        ('v1.0', 'v1x0', false), ('!v*', 'v1', false), ('!v*', 'x', true),
+        ('~v[0-9]+', 'v12', true), ('~v[0-9]+', 'v12b', false), ('!~v[0-9]+', 'v12b', true),
+        ('~a|b', 'ab', false)
     ) as p(pattern, name, is_match)
     where (p.name ~ registry._regexp(p.pattern)) <> p.is_match$$, 'patterns stand for whole names');
 select is(test.sqlstate_of(format(
@@ -58,7 +59,8 @@ select is(test.stay('acme/other'), 'v1', 'in the repositories that match, and in
 select test.rules($$('delete', '**', '**', null, '150 minutes', 'pushed')$$) \g /dev/null
 select is(test.stay('acme/app'), 'v5 v6', 'all go that were pushed before a time');
 select test.rules($$('delete', '**', '**', 4, '150 minutes', 'pushed')$$) \g /dev/null
-select is(test.stay('acme/app'), 'v3 v4 v5 v6', 'those go that are neither among the newest nor recent');
+select is(test.stay('acme/app'), 'v3 v4 v5 v6',
+    'those go that are neither among the newest nor recent');
 select test.rules($$('delete', '**', '**', null, null, 'pushed')$$,
     $$('keep', '**', '~v[12]', null, null, 'pushed')$$) \g /dev/null
 select is(test.stay('acme/app'), 'v1 v2', 'what a pattern keeps is kept');
@@ -75,8 +77,8 @@ select is(test.stay('acme/app'), null, 'a rule that is not enabled does nothing'
 -- Pulls.
 select test.rules($$('delete', '**', '**', 2, null, 'pulled')$$) \g /dev/null
 select is(test.stay('acme/app'), 'v5 v6', 'what was never pulled counts from its push');
-select is(registry.touch('{acme/app, acme/app, acme/none, acme/app}', '{v2, v9, v1, "sha256:0"}'), 1,
-    'a pull is written; what is not there is left out');
+select is(registry.touch('{acme/app, acme/app, acme/none, acme/app}',
+    '{v2, v9, v1, "sha256:0"}'), 1, 'a pull is written; what is not there is left out');
 select is(test.stay('acme/app'), 'v2 v6', 'what was pulled later is newer');
 select is(registry.touch('{acme/app}', '{v2}'), 0, 'a tag is written once an hour');
 select is(registry.touch('{acme/app}', '{v2}', pulled_at => now() + interval '61 minutes'), 1,
@@ -137,8 +139,9 @@ delete from gc.pins;
 
 -- What is freed.
 select results_eq($$select tag, frees from registry.preview_retention('acme/app')
-        where verdict = 'delete'$$, $$values ('v1', 19::numeric), ('v2', 24), ('v3', 24), ('v4', 24),
-        ('v5', 24)$$, 'a preview says what each tag frees: a signature, but nothing others use');
+        where verdict = 'delete'$$,
+    $$values ('v1', 19::numeric), ('v2', 24), ('v3', 24), ('v4', 24), ('v5', 24)$$,
+    'a preview says what each tag frees: a signature, but nothing others use');
 select registry.tag('acme/app', 'again', test.digest_of('image 2')) \g /dev/null
 update registry.tags set updated_at = now() - interval '1 day' where name = 'again';
 select results_eq($$select tag, frees from registry.preview_retention('acme/app')
@@ -202,7 +205,6 @@ select is((select count(*) from registry.tags where expired_by is not null), 0::
 
 -- Undo.
 delete from gc.trash_rows;
-update gc.settings set undo = '1 day';
 update registry.retention set newest = 4;
 select gc.review() \g /dev/null
 select gc.set_delay('tag_delete', '0') \g /dev/null
@@ -215,7 +217,6 @@ select gc.restore('tag', (select t.key from gc.trash as t
 select is((select count(*) from registry.tags where name = 'v2' and expired_by is null), 1::bigint,
     'a tag that is restored comes back, without a mark');
 select lives_ok($$select registry.get_manifest('acme/app', 'v2')$$, 'and with its manifest');
-update gc.settings set undo = '0';
 
 -- A rule, or a repository, about which nothing can be said.
 create or replace function registry._subject_of(name text, subject_digest bytea)
@@ -235,8 +236,8 @@ select test.push('acme/app', 'one', '{base}', 'v1') as one \gset
 select test.push('acme/app', 'two', '{base}', 'edge') as two \gset
 insert into registry.retention (action, tags, newest)
 values ('immutable', 'v*', null), ('delete', '**', 0);
-select is(test.sqlstate_of(format('select registry.tag(''acme/app'', ''v1'', %L)', :'two')), 'ZR022',
-    'an immutable tag is not switched');
+select is(test.sqlstate_of(format('select registry.tag(''acme/app'', ''v1'', %L)', :'two')),
+    'ZR022', 'an immutable tag is not switched');
 select is(test.sqlstate_of($$select test.put('acme/app', 'two', '{base}', 'v1')$$), 'ZR022',
     'nor by a push');
 select lives_ok($$select test.put('acme/app', 'one', '{base}', 'v1')$$,
@@ -256,7 +257,7 @@ rollback to immutable;
 
 -- Untagged manifests.
 savepoint untagged;
-update gc.settings set undo = '0', jitter = '0';
+update gc.settings set jitter = '0';
 select registry.create_repository('acme/app'), registry.create_repository('acme/other') \g /dev/null
 insert into registry.retention (action, repositories, within)
 values ('untagged', 'acme/app', '30 days'), ('untagged', 'acme/*', '10 days'),
@@ -265,7 +266,8 @@ select test.push('acme/app', 'one', '{base}'), test.push('acme/other', 'two', '{
 update gc.manifest_review_queue set review_after = now();
 select is((select reviewed from gc.review() where collection = 'manifest'), 0,
     'a rule puts reviews of untagged manifests off');
-select results_eq('select r.path, q.event, q.review_after - now() from gc.manifest_review_queue as q '
+select results_eq('select r.path, q.event, q.review_after - now() '
+    'from gc.manifest_review_queue as q '
     'join registry.repositories as r on r.id = q.repository_id order by r.path',
     $$values ('acme/app'::text collate "C", 'manifest_untagged', interval '29 days'),
         ('acme/other', 'manifest_untagged', interval '9 days')$$,

@@ -7,6 +7,8 @@ set local client_min_messages = warning;
 update gc.settings set jitter = '1 minute';
 select gc.create_registry(store => 's3://bucket/images', partitions => :partitions) \g /dev/null
 \ir helpers.sql
+-- Makes the code of all collections, which each part would otherwise make anew.
+select gc.review() \g /dev/null
 
 \ir tracking.sql
 \ir deciding.sql
