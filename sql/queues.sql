@@ -149,7 +149,7 @@ comment on function gc._queued_sql(gc._shape, text, text) is
 
 
 -- A row whose condition does not hold is queued by the update that changes it. Asked only where the
--- question cannot raise, nor its answer change with time: whether one column is null.
+-- question cannot raise, nor its answer change with time: whether a column is not null.
 create function gc._inserted_sql(c gc._shape)
     returns text
     language sql
@@ -157,7 +157,7 @@ create function gc._inserted_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when c.condition ~ '^\(?([\w"]+\.)?[\w"]+ IS (NOT )?NULL\)?$'
+        when c.condition ~ '^\(?([\w"]+\.)?[\w"]+ IS NOT NULL\)?$'
             then format('new_rows as %s where %s', c.alias, c.condition)
         else 'new_rows'
     end
