@@ -31,7 +31,8 @@ comment on column retention_round.failed is
     'The last repository whose tags could not be judged, and why: nothing of it was deleted.';
 
 
--- What somebody has locked is being switched or removed, and judged again in the next round.
+-- What somebody has locked is being switched, removed or pulled, and is judged again in the next
+-- round. The lock is that of a deletion, which others skip: they would wait for a mark otherwise.
 create function _mark(scope repositories[], room integer)
     returns integer
     language plpgsql
@@ -52,7 +53,7 @@ begin
         join registry.tags as t on (t.namespace_id, t.repository_id, t.name)
             = (d.namespace_id, d.repository_id, d.name)
         where t.manifest_id = d.manifest_id and t.updated_at = d.pushed_at
-        for no key update of t skip locked
+        for update of t skip locked
     ),
     written as (
         update registry.tags as t
