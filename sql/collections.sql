@@ -26,6 +26,7 @@ create table gc.collections (
     finalizers text[] not null default '{}',
     restored jsonb not null default '{}'
         constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
+    prepare text,
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -70,6 +71,8 @@ comment on column gc.collections.finalizers is
 comment on column gc.collections.restored is
     'By the names of columns, what a row gets that was collected and is restored, so that its '
     'condition does not hold any more.';
+comment on column gc.collections.prepare is
+    'The function that each review calls first; null: none. See gc.prepare.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
