@@ -51,9 +51,11 @@ LIVING = \
 	sql/tombstones.sql \
 	sql/kept_whole.sql \
 	sql/still_used.sql \
+	sql/durability.sql \
 	sql/claims.sql \
 	sql/finalizers.sql \
 	sql/confirming.sql \
+	sql/careful.sql \
 	sql/log.sql \
 	sql/receipts.sql
 
@@ -64,6 +66,7 @@ RETURNING = \
 	sql/gate.sql \
 	sql/inserting.sql \
 	sql/trash.sql \
+	sql/reviving.sql \
 	sql/restoring.sql \
 	sql/orphaning.sql
 
@@ -72,7 +75,8 @@ STOPPING = \
 	sql/operations.sql \
 	sql/pauses.sql \
 	sql/pins.sql \
-	sql/brakes.sql
+	sql/brakes.sql \
+	sql/markers.sql
 
 # What people see, and who may do what.
 SERVING = \
@@ -84,6 +88,8 @@ SERVING = \
 	sql/preview.sql \
 	sql/frees.sql \
 	sql/checking.sql \
+	sql/listings.sql \
+	sql/reconciling.sql \
 	sql/registry.sql \
 	sql/rights.sql \
 	sql/entry_points.sql
