@@ -274,6 +274,36 @@ comment on function gc._take(
     'Locks tombstones that can be handed out; what another session holds is left to it.';
 
 
+-- A worker that stalled past its lease may claim again and only then speak about what it had: under
+-- another id, whatever it says about the lease that is over means nothing.
+create function gc._renumber(taken bigint[])
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+declare
+    old bigint[] := array(
+        select t.id from gc.tombstones as t where t.id = any (taken) and t.worker is not null
+    );
+    new bigint[];
+begin
+    if old = '{}' then
+        return taken;
+    end if;
+    with renumbered as (
+        update gc.tombstones as t set id = default where t.id = any (old) returning t.id
+    )
+    select array_agg(r.id) into new from renumbered as r;
+    return array(select u from unnest(taken) as u where u <> all (old)) || new;
+end;
+$$;
+
+comment on function gc._renumber(bigint[]) is
+    'Gives tombstones whose lease is over another id; returns the ids that all of them have now.';
+
+
 -- Several tombstones of one object are one deletion: one that waits longer stands for all, or one
 -- that was leased, or the first. But one of which more is known, a finalizer or a cause, is never
 -- dropped for one that lacks it; if the other waits longer, it waits for as long.
@@ -567,7 +597,7 @@ begin
     if not gc._cleared(prefixes, finalizer) then
         return array[]::bigint[];
     end if;
-    taken := gc._take(stores, collections, prefixes, several, moment, batch);
+    taken := gc._renumber(gc._take(stores, collections, prefixes, several, moment, batch));
     if cardinality(taken) = 0 then
         return taken;
     end if;

@@ -61,7 +61,8 @@ create index tombstones_key_idx on gc.tombstones using hash (key)
     where wait_for is distinct from '0';
 
 comment on table gc.tombstones is 'Objects whose rows are gone and that are still to be deleted.';
-comment on column gc.tombstones.id is 'What gc.claim hands out and gc.confirm takes back.';
+comment on column gc.tombstones.id is
+    'What gc.claim hands out and gc.confirm takes back; another one after a lease that ran out.';
 comment on column gc.tombstones.collection is 'The collection of the row.';
 comment on column gc.tombstones.key is 'The primary key that the row had, as text.';
 comment on column gc.tombstones.label is 'What a person called the row.';
