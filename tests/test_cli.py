@@ -398,7 +398,8 @@ def test_the_wheel_installs_and_collects_in_an_empty_environment(
             "s3://bucket/", f"file://{store}/"))
         execute(conn, "insert into file values (1)")
         assert "1 objects: deleted" in run("blobgc", "run", "--once", "--store", f"file://{store}")
-        assert list(store.iterdir()) == [] and value(conn, "select count(*) from file") == 0
+        assert [path.name for path in store.iterdir()] == [".blobgc"]
+        assert value(conn, "select count(*) from file") == 0
     assert "file" in run("blobgc", "status")
     run("python", "-c", "from blobgc import runner; runner.Runner")
     assert "No module named 'runner'" in run("python", "-c", "import runner", code=1)
