@@ -41,6 +41,12 @@ def application_name() -> str:
     return begin + os.uname().nodename[:63 - len(begin + end)] + end
 
 
+def leave_times_as_text(connection: psycopg.Connection[Any]) -> None:
+    """Shown, never reckoned with; and DateStyle or '-infinity' would be too much for Python's."""
+    for kind in ("timestamptz", "date", "interval"):
+        connection.adapters.register_loader(kind, psycopg.types.string.TextLoader)
+
+
 class Database:
     """Every call is a transaction of its own."""
 
@@ -70,9 +76,7 @@ class Database:
         self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self.connection.read_only = False
         self.connection.deferrable = False
-        # Shown, never reckoned with; and DateStyle or '-infinity' would be too much for Python's.
-        for kind in ("timestamptz", "date", "interval"):
-            self.connection.adapters.register_loader(kind, psycopg.types.string.TextLoader)
+        leave_times_as_text(self.connection)
         if not self.is_silent:
             self.connection.add_notice_handler(
                 lambda notice: log.warning("%s", one_line(notice.message_primary)))

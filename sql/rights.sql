@@ -55,7 +55,7 @@ create function gc.grant_viewer(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'next_due', 'status', 'explain', 'explain_url', 'receipt'
+        'version', 'next_due', 'status', 'life', 'explain', 'explain_url', 'receipt'
     ]);
     execute format(
         'grant select on gc.collections, gc.settings, gc.review_after_defaults, gc.tombstones, '

@@ -11,6 +11,7 @@ import sys
 import threading
 
 from blobgc import logs, runner
+from blobgc.commands.page import open_page
 from blobgc.errors import Unusable
 
 
@@ -30,6 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a name that no other runner has")
     add("--metrics-port", type=int, help="serve /metrics and /healthz there")
     add("--metrics-address", default="127.0.0.1", help="listen there, and nowhere else")
+    add("--page", action="store_true", help="serve the page there as well: see blobgc page")
+    add("--page-dsn", help="the page's connection, of a role that may view; without it, --dsn")
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="a name by which browsers may ask for the page, besides localhost and addresses")
     add("--log-json", action="store_true", help="log lines of JSON")
     add("-v", "--verbose", action="store_true", help="log more, the url of each object too")
 
@@ -45,6 +50,8 @@ def check(options: argparse.Namespace) -> None:
         raise Unusable("--wait is a number of seconds")
     if options.metrics_port is not None and not 0 < options.metrics_port < 65536:
         raise Unusable("--metrics-port is between 1 and 65535")
+    if options.page and options.metrics_port is None:
+        raise Unusable("--page is served on --metrics-port, which is not given")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,15 +60,19 @@ def run(options: argparse.Namespace) -> int:
     logs.set_up(options.log_json, level)
     check(options)
     stop = runner.stop_on_signals()
-    server = None
+    server = page = None
+    if options.page:
+        page = open_page(options.dsn if options.page_dsn is None else options.page_dsn,
+                         options.allow_host)
     if options.metrics_port:
-        from blobgc.metrics import MetricsServer
-        server = MetricsServer(options.metrics_address, options.metrics_port)
+        from blobgc.serving import Server
+        server = Server(options.metrics_address, options.metrics_port, "--metrics-port")
         server.start()
     at_work = runner.Runner(options, stop)
     threading.Thread(target=runner.end_in_time, args=[at_work], daemon=True).start()
     if server:
-        server.show(at_work)
+        from blobgc.metrics import Application
+        server.application = Application(at_work, page)
     return run_with_bar(at_work) if has_bar else at_work.run()
 
 

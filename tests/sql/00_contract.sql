@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(57);
+select plan(58);
 
 -- Names are compared as they are printed.
 set local quote_all_identifiers = off;
@@ -111,7 +111,7 @@ select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
         'pause', 'resume', 'pin', 'unpin',
-        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt'],
+        'preview', 'forecast', 'life', 'explain', 'explain_url', 'because', 'receipt'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
@@ -233,6 +233,8 @@ select pg_temp.has_signature('preview',
 select pg_temp.has_signature('forecast', '',
     'TABLE(collection text, day date, queued bigint, expected_rows bigint, '
     'expected_bytes numeric, sampled bigint)');
+select pg_temp.has_signature('life', '',
+    'TABLE(collection text, stage text, rows bigint, bytes numeric, is_estimate boolean)');
 select pg_temp.has_signature('explain', 'name text, key text',
     'TABLE(depth integer, kind text, subject text, detail text, verdict text, collection text, '
     'row_key text, at timestamp with time zone)');

@@ -111,7 +111,7 @@ select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
 select set_eq($$select pg_temp.may_touch('rights_runner', 'select, insert, update, delete')$$,
     array['metrics'], 'a runner reads the metrics, and has no right on any table');
 select set_eq($$select pg_temp.may_call('rights_viewer')$$,
-    array['version', 'next_due', 'status', 'explain', 'explain_url', 'receipt'],
+    array['version', 'next_due', 'status', 'life', 'explain', 'explain_url', 'receipt'],
     'a viewer may call exactly what changes nothing');
 select set_eq($$select pg_temp.may_touch('rights_viewer', 'select')$$,
     array['collections', 'settings', 'review_after_defaults', 'tombstones', 'holds',
