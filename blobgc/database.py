@@ -23,6 +23,7 @@ CALLED = (
     "next_due('{file:///}')",
     "release('probe', '{}')",
     "fail('probe', '{}', '')",
+    "rest('0')",
     "status() limit 0",
     "metrics limit 0",
 )
@@ -124,6 +125,12 @@ class Database:
         (row,) = self.rows(
             "select (extract(epoch from gc.next_due(%s::text[])) "
             "- extract(epoch from now()))::float8 as seconds", prefixes)
+        return float(row["seconds"])
+
+    def seconds_to_rest(self, worked: float, pace: float | None) -> float:
+        """After calls that took so many seconds."""
+        (row,) = self.rows("select extract(epoch from gc.rest(%s::interval, %s::numeric))::float8 "
+                           "as seconds", f"{worked:f} seconds", pace)
         return float(row["seconds"])
 
     def has_due_elsewhere(self, prefixes: list[str]) -> bool:

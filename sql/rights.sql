@@ -35,7 +35,7 @@ as $$
 begin
     perform gc._grant_functions(role, array[
         'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'
+        'preview', 'forecast', 'rest'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;

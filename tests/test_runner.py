@@ -1252,3 +1252,47 @@ def test_a_terminal_shows_a_bar_with_rows_objects_and_bytes(
         process.process.wait(timeout=10)
     os.close(ours)
     assert re.search("━{30}\\S* \\S*30 rows, 30 objects, 0.0 MB", shown.decode()), shown
+
+
+# Pace
+
+
+def reviewed_in(world: World, seconds: float, *arguments: str) -> int:
+    """How many batches of one row it has looked at before it is stopped."""
+    with Process(world, "--batch", "1", *arguments) as process:
+        time.sleep(seconds)
+        return process.terminate().count("file: reviewed 1, ")
+
+
+def test_a_runner_rests_in_between_unless_it_is_told_otherwise(
+    file_world: World, conn: Connection
+) -> None:
+    """As the settings say, or the command line."""
+    execute(conn, "insert into app.file select n from generate_series(1, 3000) as n")
+    execute(conn, "insert into app.post select n, n from generate_series(1, 3000) as n")
+    at_full_speed = reviewed_in(file_world, 3, "--pace", "1")
+    assert at_full_speed > 20
+    execute(conn, "update gc.settings set pace = 0.05")
+    assert 0 < reviewed_in(file_world, 3) < at_full_speed / 4
+    left = value(conn, "select count(*) from gc.file_review_queue")
+    assert left > 100
+    collect(file_world)
+    assert value(conn, "select count(*) from gc.file_review_queue") == 0, "--once does not rest"
+
+
+def test_a_runner_rests_between_claims(file_world: World, conn: Connection) -> None:
+    file_world.bury(conn, range(1, 301))
+    with Process(file_world, "--batch", "1", "--pace", "0.05") as process:
+        wait_until(lambda: tombstones(conn) < 300, "the first to go")
+        time.sleep(1.5)
+        assert tombstones(conn) > 200
+        process.terminate()
+    with Process(file_world, "--batch", "1", "--pace", "1") as process:
+        wait_until(lambda: tombstones(conn) == 0, "all to go")
+        process.terminate()
+
+
+@pytest.mark.parametrize("pace", ["0", "1.5", "-1", "nan"])
+def test_a_pace_that_is_none_is_said(file_world: World, pace: str) -> None:
+    code, said = start(file_world, "--pace", pace)
+    assert (code, said) == (2, "blobgc: --pace is a share of the time: above 0, up to 1\n")

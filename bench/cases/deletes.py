@@ -161,7 +161,8 @@ def options(prefix: str) -> argparse.Namespace:
     """Those of the runner's command line."""
     return argparse.Namespace(
         command="run", dsn=f"dbname={DATABASE}", store=[prefix], once=True, batch=BATCH, lease=300,
-        timeout=60, threads=THREADS, rate=float("inf"), worker="bench", bar=False, wait=30)
+        timeout=60, threads=THREADS, rate=float("inf"), worker="bench", bar=False, wait=30,
+        pace=None)
 
 
 def loop_seconds(objects: Objects, request: Request, count: int) -> float:

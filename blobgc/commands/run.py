@@ -27,6 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=10, help="seconds for a request to a store")
     add("--threads", type=int, default=16, help="requests at a time, at most")
     add("--rate", type=float, default=float("inf"), help="deletes a second, at most")
+    add("--pace", type=float, metavar="SHARE",
+        help="of the time that it reviews, and that it claims: up to 1; without it, what "
+        "gc.settings says, and 1 with --once")
     add("--worker", default=f"{os.uname().nodename}-{os.getpid()}-{os.urandom(3).hex()}",
         help="a name that no other runner has")
     add("--metrics-port", type=int, help="serve /metrics and /healthz there")
@@ -46,6 +49,8 @@ def check(options: argparse.Namespace) -> None:
                            "at least four times --timeout")
     if not 4 * options.timeout <= options.lease < math.inf:
         raise Unusable("--lease must be finite and --lease at least four times --timeout")
+    if options.pace is not None and not 0 < options.pace <= 1:
+        raise Unusable("--pace is a share of the time: above 0, up to 1")
     if not 0 <= options.wait < math.inf:
         raise Unusable("--wait is a number of seconds")
     if options.metrics_port is not None and not 0 < options.metrics_port < 65536:

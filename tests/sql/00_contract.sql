@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(58);
+select plan(59);
 
 -- Names are compared as they are printed.
 set local quote_all_identifiers = off;
@@ -111,7 +111,7 @@ select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
         'pause', 'resume', 'pin', 'unpin',
-        'preview', 'forecast', 'life', 'explain', 'explain_url', 'because', 'receipt'],
+        'preview', 'forecast', 'life', 'rest', 'explain', 'explain_url', 'because', 'receipt'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
@@ -159,7 +159,7 @@ select set_eq(
     array['causes_cause_length', 'settings_jitter_not_negative', 'settings_busy_delay_positive',
         'settings_backoff_positive', 'settings_backoff_limit_not_below_backoff',
         'settings_max_rows_positive', 'settings_lock_timeout_positive',
-        'settings_statement_timeout_positive', 'settings_max_sleep_positive',
+        'settings_statement_timeout_positive', 'settings_max_sleep_positive', 'settings_pace_is_a_share',
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
         'settings_log_retention_not_negative', 'settings_gone_retention_not_negative',
         'review_after_defaults_value_not_negative',
@@ -226,6 +226,7 @@ select pg_temp.has_signature('confirm', 'worker text, ids bigint[]', 'integer');
 select pg_temp.has_signature('fail', 'worker text, ids bigint[], error text', 'integer');
 select pg_temp.has_signature('release', 'worker text, ids bigint[]', 'integer');
 select pg_temp.has_signature('next_due', '', 'timestamp with time zone');
+select pg_temp.has_signature('rest', 'worked interval, pace numeric DEFAULT NULL::numeric', 'interval');
 select pg_temp.has_signature('preview',
     'name text DEFAULT NULL::text, batch integer DEFAULT 1000, due boolean DEFAULT true',
     'TABLE(collection text, key text, label text, url text, size bigint, event text, verdict text, '

@@ -104,7 +104,7 @@ as $$
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
     array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'],
+        'preview', 'forecast', 'rest'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
