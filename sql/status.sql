@@ -208,5 +208,5 @@ revoke all on function gc.rest(interval, numeric) from public;
 
 comment on function gc.rest(interval, numeric) is
     'How long a runner rests after calls of gc.review, or of gc.claim and gc.confirm, that took so '
-    'long together: so that these take no greater share of its time than the pace, which is that of '
-    'gc.settings unless it is given. Never longer than max_sleep.';
+    'long together: so that these take no greater share of its time than the pace, which is that '
+    'of gc.settings unless it is given. Never longer than max_sleep.';

@@ -172,7 +172,8 @@ def of_pushes(scale: Scale) -> Iterator[Comparison]:
     another claims and confirms as many, as the runner would if a store took no time to delete.
     After each batch it rests for as long as gc.rest says, and where nothing is due, for half a
     second. Each window has a fresh copy of the database. The pushes and the collector share the
-    machine's cores. Last, the time for a million rows at the default pace, as it reviewed in these windows.
+    machine's cores. Last, the time for a million rows at the default pace, as it reviewed in these
+    windows.
     """
     seconds = scale.of(12, 4)
     sides = {"quiet": partial(push_alone, seconds),
