@@ -402,7 +402,7 @@ def test_a_role_without_rights_is_said(
     assert code == 2
     hint = "(select gc.grant_runner('the role');)"
     assert said == f"blobgc: permission denied for schema gc {hint}\n"
-    for name in ("review", "claim", "next_due", "confirm", "fail", "release", "status"):
+    for name in ("review", "claim", "next_due", "confirm", "fail", "release", "rest", "status"):
         execute(conn, f"select gc.grant_runner('{role}')")
         for function in rows(conn, "select oid::regprocedure::text from pg_proc "
                              "where proname = %s and pronamespace = 'gc'::regnamespace", name):
