@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     page = open_page(options.dsn, options.allow_host)
     from blobgc.serving import Server
     server = Server(options.address, options.port, "--port")
-    database = Database(options.dsn)
+    database = Database(options.dsn, stop, patience=float("inf"))
     version, place = database.version(), database.describe()
     database.connection.close()
     server.application = page

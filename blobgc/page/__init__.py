@@ -62,7 +62,7 @@ def make_page(dsn: str, names: list[str]) -> "WSGIApplication":
 
     @app.get("/explain")
     def explain() -> tuple[str, int]:
-        key = request.args.get("key", "")[:4000].strip()
+        key = request.args.get("key", "")[:4000].replace("\0", "").strip()
         collection = request.args.get("collection", "")[:200]
         found = facts.overview.get() or Overview()
         answers = facts.explain(collection, key) if key else []

@@ -22,6 +22,7 @@ SOME = 20  # Rows of a list that may be long,
 FEW = 8  # and of one that has a page of its own.
 MANY = 200  # Of a page that is nothing but that list.
 SECONDS = 8.0  # For all the questions of one page, before the client is hung up on.
+IMPOSSIBLE = "22"  # The class of what no value of a type can be.
 CHANGED = "25006"  # A write was tried: the code of a collection has to be made again.
 
 PLACE = """
@@ -96,12 +97,16 @@ select t.* from gc.trash as t order by t.deleted_at desc, t.collection, t.key li
 """
 
 
+EXPLAIN = "select * from gc.explain(%(name)s, %(key)s)"
+
+
 @dataclass
 class Part:
     """The answer to one question, or why there is none."""
 
     rows: list[Row] = field(default_factory=list)
     problem: str = ""
+    sqlstate: str = ""  # Of the problem.
 
 
 @dataclass
@@ -153,7 +158,7 @@ class Facts:
             with self.connect() as connection:
                 return part(connection, question, time.monotonic() + SECONDS, **values)
         except psycopg.Error as error:
-            return Part(problem=explained(error))
+            return refusal(error)
 
     def collections(self) -> list[str]:
         overview = self.overview.get()
@@ -169,25 +174,26 @@ class Facts:
             if not collection and "://" in key:
                 return [self.ask_alone("select * from gc.explain_url(%(key)s)", key=key)]
             if collection:
-                return [self.explain_row(collection, key)]
+                return [self.ask_alone(EXPLAIN, name=collection, key=key)]
             return self.explain_anywhere(key)
         finally:
             self.turn.release()
 
-    def explain_row(self, collection: str, key: str) -> Part:
-        return self.ask_alone(
-            "select * from gc.explain(%(name)s, %(key)s)", name=collection, key=key)
-
     def explain_anywhere(self, key: str) -> list[Part]:
         """A key that cannot be one of a collection is none of it."""
-        found = []
+        found: list[Part] = []
         end = time.monotonic() + SECONDS
-        for collection in self.collections()[:MANY]:
-            answer = self.explain_row(collection, key)
-            if answer.rows and answer.rows[0]["verdict"] != "never seen":
-                found.append(answer)
-            if time.monotonic() > end:
-                break
+        try:
+            with self.connect() as connection:
+                for name in self.collections():
+                    answer = part(connection, EXPLAIN, end, name=name, key=key)
+                    if answer.sqlstate == NO_RIGHT:
+                        return [answer]
+                    is_known = answer.rows and answer.rows[0]["verdict"] != "never seen"
+                    if is_known or (answer.problem and answer.sqlstate[:2] != IMPOSSIBLE):
+                        found.append(answer)
+        except psycopg.Error as error:
+            found.append(refusal(error))
         return found or [Part(problem="no collection has a row with this key, or ever had")]
 
 
@@ -206,12 +212,14 @@ def ask(connection: psycopg.Connection[Row], question: str, end: float, **values
 def part(connection: psycopg.Connection[Row], question: str, end: float, **values: object) -> Part:
     try:
         return Part(ask(connection, question, end, **values))
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:
         if connection.closed:
             raise
-        return Part(problem=explained(error))
-    except psycopg.Error as error:
-        return Part(problem=explained(error))
+        return refusal(error)
+
+
+def refusal(error: psycopg.Error) -> Part:
+    return Part(problem=explained(error), sqlstate=error.sqlstate or "")
 
 
 def explained(error: psycopg.Error) -> str:
