@@ -50,6 +50,7 @@ LIVING = \
 	sql/tombstones.sql \
 	sql/kept_whole.sql \
 	sql/still_used.sql \
+	sql/durability.sql \
 	sql/claims.sql \
 	sql/finalizers.sql \
 	sql/confirming.sql \
@@ -63,6 +64,7 @@ RETURNING = \
 	sql/gate.sql \
 	sql/inserting.sql \
 	sql/trash.sql \
+	sql/reviving.sql \
 	sql/restoring.sql \
 	sql/orphaning.sql
 
@@ -71,7 +73,8 @@ STOPPING = \
 	sql/operations.sql \
 	sql/pauses.sql \
 	sql/pins.sql \
-	sql/brakes.sql
+	sql/brakes.sql \
+	sql/markers.sql
 
 # What people see, and who may do what.
 SERVING = \

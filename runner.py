@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import blobgc
@@ -25,7 +25,7 @@ from blobgc.database import Database
 from blobgc.errors import FAILED, HELD_UP, NOT_OURS, SUCCESS, reason
 from blobgc.logs import log
 from blobgc.stores import DELETED, RELEASED, Store, Tombstone, open_stores
-from blobgc.stores.base import TOLERANCE
+from blobgc.stores.base import PAUSE, TOLERANCE
 
 if TYPE_CHECKING:
     from blobgc.bar import Bar
@@ -37,6 +37,11 @@ REPEAT_WARNING = 60.0  # and until the same is said again.
 LOOK_AT_STATUS = 60.0  # Seconds: it counts what is queued, which takes a while.
 STEP_BACK = 2.0  # Seconds: --once looks again when something is due that soon.
 REFUSED = "refused: the address or generation leads elsewhere, or has another spelling"
+
+
+# What was done with a marker, its content and its tag, as gc.compare_marker takes them.
+Deed = tuple[str | None, str | None, str | None]
+NOTHING: Deed = (None, None, None)
 
 
 class Batch:
@@ -71,6 +76,10 @@ class Runner:
         self.prefixes = [store.prefix for store in self.stores]
         self.pools = {store: ThreadPoolExecutor(options.threads) for store in self.stores}
         self.settler = ThreadPoolExecutor(1)
+        self.at_markers = {store: ThreadPoolExecutor(1) for store in self.stores}
+        self.deeds: dict[Store, Future[Deed | None]] = {}  # What is being done with a marker.
+        self.not_before: dict[Store, float] = {}  # When a marker is asked about again.
+        self.stopped: dict[Store, tuple[str, float]] = {}  # Why, and when that was said.
         self.batches: dict[Store, list[Batch]] = {store: [] for store in self.stores}
         self.lock = threading.Lock()  # Of the batches.
         self.settled = threading.Event()  # A batch was, since this was last cleared.
@@ -239,11 +248,11 @@ class Runner:
         has_claimed = False
         self.turn = (self.turn + 1) % len(self.stores)  # Where there is a rate, all get a share.
         for store in self.stores[self.turn:] + self.stores[:self.turn]:
-            if self.may_claim(store) and self.claim(store):
+            if self.may_claim(store) and self.is_cleared(store) and self.claim(store):
                 has_claimed = True
         if has_claimed:
             return True
-        if self.has_batches():
+        if self.has_batches() or any(not store.pause_left() for store in self.deeds):
             self.settled.wait(POLL)
             return True
         return False
@@ -257,12 +266,72 @@ class Runner:
             return False
         if now < max(self.next_claim, self.resting_until):
             return False
+        if now < self.not_before.get(store, 0.0):
+            return False
         # While others are busy, one that had nothing is not asked all the time.
         if self.has_batches() and now < self.asked_in_vain.get(store, 0.0) + POLL:
             return False
         with self.lock:
             batches = self.batches[store]
             return len(batches) < 3 or sum(batch.shares for batch in batches) < store.flow.width
+
+    # The marker: whether the bucket is this database's. The database decides, step by step.
+
+    def is_cleared(self, store: Store) -> bool:
+        """Whether a batch may be claimed now; if not, a step towards it is made."""
+        deed = self.deeds.get(store)
+        if deed and not deed.done():
+            return False
+        self.deeds.pop(store, None)
+        done = deed.result() if deed else NOTHING
+        if done is None:
+            return False
+        if store.honours_conditions is None:
+            self.deeds[store] = self.at_markers[store].submit(self.do, store, {"action": "learn"})
+            return False
+        (answer,) = self.database.rows(
+            "select * from gc.compare_marker(%s, %s, %s, %s, %s, %s)",
+            self.options.worker, store.prefix, *done, store.has_conditions())
+        if answer["action"] in ("read", "write"):
+            self.deeds[store] = self.at_markers[store].submit(self.do, store, answer)
+            return False
+        if answer["action"] == "wait":
+            self.not_before[store] = time.monotonic() + answer["seconds"]
+        if answer["action"] == "stop":
+            store.leave_alone(answer["seconds"])
+        self.tell_stopped(store, answer["reason"])
+        return answer["action"] in ("go", "idle")
+
+    def do(self, store: Store, answer: dict[str, Any]) -> Deed | None:
+        """In a thread of its own. None: the store has failed, and is left alone for a while."""
+        try:
+            if answer["action"] == "learn":
+                store.has_conditions()
+                return NOTHING
+            if answer["action"] == "read":
+                found = store.read_marker(answer["address"])
+                return ("read", found.content, found.tag) if found else ("read", None, None)
+            tag = store.write_marker(answer["address"], answer["body"], answer["replaces"])
+            return ("wrote", answer["body"], tag) if tag else ("refused", None, None)
+        except Exception as error:
+            store.leave_alone(PAUSE)
+            log.warning("%s: the marker %s.blobgc cannot be read or written, next try in %s s: %s",
+                        store.prefix, store.prefix, PAUSE, reason(error))
+            return None
+        finally:
+            self.settled.set()
+
+    def tell_stopped(self, store: Store, why: str | None) -> None:
+        """When it changes, and now and then again."""
+        before, said_at = self.stopped.get(store, (None, 0.0))
+        now = time.monotonic()
+        if why and (why != before or now > said_at + REPEAT_WARNING):
+            log.warning("%(store)s: nothing is deleted here: %(why)s",
+                        {"store": store.prefix, "why": why})
+            self.stopped[store] = (why, now)
+        if not why and before:
+            log.info("%(store)s: objects are deleted here again", {"store": store.prefix})
+            del self.stopped[store]
 
     def claim(self, store: Store) -> bool:
         """Claims a batch and hands it out. Whether there was anything."""

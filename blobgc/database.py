@@ -19,6 +19,7 @@ SPEAKS = "0.1"  # The versions of the extension that this package is written for
 CALLED = (
     "review(0)",
     "claim('probe', 0, '1 minute', '{file:///}')",
+    "compare_marker('', 'file:///')",
     "confirm('probe', '{}')",
     "next_due('{file:///}')",
     "release('probe', '{}')",

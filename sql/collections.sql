@@ -24,6 +24,8 @@ create table gc.collections (
         constraint collections_undo_not_negative check (undo >= '0')
         constraint collections_undo_not_endless check (undo <= '10 years'),
     finalizers text[] not null default '{}',
+    restored jsonb not null default '{}'
+        constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -64,6 +66,9 @@ comment on column gc.collections.undo is
     'For how long a deleted row can be restored, and its object stays; null: as gc.settings says.';
 comment on column gc.collections.finalizers is
     'What has to be finished about an object, in this order, before it can be deleted.';
+comment on column gc.collections.restored is
+    'By the names of columns, what a row gets that was collected and is restored, so that its '
+    'condition does not hold any more.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';

@@ -35,7 +35,7 @@ as $$
 begin
     perform gc._grant_functions(role, array[
         'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast', 'rest'
+        'preview', 'forecast', 'rest', 'compare_marker'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;
@@ -55,20 +55,21 @@ create function gc.grant_viewer(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'next_due', 'status', 'life', 'explain', 'explain_url', 'receipt'
+        'version', 'next_due', 'status', 'life', 'explain', 'explain_url', 'receipt',
+        '_trash_labels', '_table_name'
     ]);
     execute format(
         'grant select on gc.collections, gc.settings, gc.review_after_defaults, gc.tombstones, '
         'gc.holds, gc.deletion_log, gc.totals, gc.daily_totals, gc.metrics, gc.pauses, gc.pins, '
         'gc.brakes, gc.allowances, gc.operations, gc.runners, gc.causes, gc.kept_rows, '
-        'gc.finalizers, gc.struck_finalizers to %s', role);
+        'gc.finalizers, gc.struck_finalizers, gc.trash, gc.markers to %s', role);
 end;
 $$;
 revoke all on function gc.grant_viewer(regrole) from public;
 
 comment on function gc.grant_viewer(regrole) is
-    'Lets a role see everything and change nothing: by gc.explain also the keys and labels of rows '
-    'in collections, and the keys of rows that refer to them.';
+    'Lets a role see everything and change nothing: by gc.explain and gc.trash also the keys and '
+    'labels of rows in collections, and the keys of rows that refer to them or went with them.';
 
 
 create function gc.grant_operator(role regrole)
@@ -79,16 +80,16 @@ create function gc.grant_operator(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'status', 'next_due', 'pause', 'resume', 'pin', 'unpin'
+        'version', 'status', 'next_due', 'pause', 'resume', 'pin', 'unpin', 'adopt'
     ]);
     execute format('grant select on gc.pauses, gc.pins, gc.brakes, gc.allowances, gc.operations, '
-        'gc.runners, gc.metrics to %s', role);
+        'gc.runners, gc.metrics, gc.markers to %s', role);
 end;
 $$;
 revoke all on function gc.grant_operator(regrole) from public;
 
 comment on function gc.grant_operator(regrole) is
-    'Lets a role pause, resume, pin and unpin, and see the status. It can neither track nor '
+    'Lets a role pause, resume, pin, unpin and adopt, and see the status. It can neither track nor '
     'delete.';
 
 

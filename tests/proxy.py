@@ -41,6 +41,7 @@ class Proxy:
         # What a runner asks at its start, before it deletes anything, is passed on and not counted.
         self.spares_probes = True
         self.hang_seconds = 1.0
+        self.drops_conditions = False  # As a store that does not know them.
         self.deletes = 0  # Those that the server has carried out, or found nothing to do for.
         self.before, self.after = threading.Event(), threading.Event()  # Cleared: held there.
         self.before.set()
@@ -184,6 +185,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def ask(self, method: str, path: str, body: bytes) -> Answer:
         headers = dict(self.headers.items())
+        if self.owner.drops_conditions:
+            headers = {n: headers[n] for n in headers if not n.lower().startswith("if-")}
         if self.path == BATCH:
             headers = {"Host": self.headers["Host"]}  # The others are of the whole batch.
         self.server_side.request(method, path, body, headers)

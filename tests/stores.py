@@ -45,6 +45,11 @@ def is_free(port: int) -> bool:
     return True
 
 
+def is_own(key: str) -> bool:
+    """Whether it is the marker: what a runner puts there itself."""
+    return key.rpartition("/")[2] == ".blobgc"
+
+
 class Objects(Protocol):
     """A folder of objects, and how a runner reaches it."""
 
@@ -54,7 +59,8 @@ class Objects(Protocol):
     def put(self, name: str) -> str | None:
         """Writes an object; returns its generation where the store has one."""
 
-    def names(self) -> set[str]: ...
+    def names(self) -> set[str]:
+        """Of all objects but the marker."""
 
 
 class FileObjects:
@@ -74,7 +80,7 @@ class FileObjects:
         return {
             str(path.relative_to(self.folder))
             for path in self.folder.rglob("*")
-            if not path.is_dir()
+            if not path.is_dir() and not is_own(path.name)
         }
 
 
@@ -106,7 +112,7 @@ class GoogleObjects:
         return {item["name"] for item in page.get("items", [])}
 
     def names(self) -> set[str]:
-        return {key.removeprefix("things/") for key in self.all_keys()}
+        return {key.removeprefix("things/") for key in self.all_keys() if not is_own(key)}
 
     def close(self) -> None:
         self.proxy.close()
@@ -171,6 +177,7 @@ class AmazonObjects:
             item["Key"].removeprefix(self.folder)
             for page in pages
             for item in page.get("Contents", [])
+            if not is_own(item["Key"])
         }
 
     def close(self) -> None:
@@ -245,7 +252,11 @@ class AzureObjects:
         return str(blob.upload_blob(name.encode(), overwrite=True)["etag"])
 
     def names(self) -> set[str]:
-        return {name.removeprefix("things/") for name in self.client.list_blob_names()}
+        return {
+            name.removeprefix("things/")
+            for name in self.client.list_blob_names()
+            if not is_own(name)
+        }
 
     def close(self) -> None:
         self.proxy.close()

@@ -11,7 +11,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Store, Tombstone
+from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Marker, Store, Tombstone
 
 
 class AzureStore(Store):
@@ -21,6 +21,7 @@ class AzureStore(Store):
     example = "az://container/dir/"
     extra = "azure"
     per_request = 256
+    no_tag = '"0x1"'
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
@@ -90,6 +91,29 @@ class AzureStore(Store):
             if answer.status_code in OVERLOAD:
                 self.flow.shrink(begun)
         return [self.fate_of(answer) for answer in answers]
+
+    def read_marker(self, address: str) -> Marker | None:
+        try:
+            found = self.client.download_blob(self.name(address))
+        except self.errors.ResourceNotFoundError as error:
+            if error.error_code == "BlobNotFound":
+                return None
+            raise
+        return Marker(found.readall().decode(errors="replace"), found.properties.etag)
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        blob = self.client.get_blob_client(self.name(address))
+        condition: dict[str, Any] = {}
+        if replaces:
+            condition = {"overwrite": True, "etag": replaces, "match_condition": self.unchanged}
+        try:
+            return str(blob.upload_blob(content.encode(), **condition)["etag"])
+        except (self.errors.ResourceExistsError, self.errors.ResourceModifiedError):
+            return None
+        except self.errors.ResourceNotFoundError as error:
+            if error.error_code == "BlobNotFound":
+                return None
+            raise
 
     def fate_of(self, answer: Any) -> str:
         """Of one object, by the part of the answer that is about it."""

@@ -1,6 +1,7 @@
 """What all stores have in common, and what each kind must say."""
 
 import argparse
+import contextlib
 import re
 import threading
 import time
@@ -16,6 +17,8 @@ PAUSE = 5.0  # for so many seconds.
 
 # The fate of an object; any other is why it failed.
 DELETED, RELEASED = "deleted", "released"
+
+MARKER = ".blobgc"  # The object by which a bucket knows its database. It is never deleted.
 
 # C0 and C1, DEL, halves of characters, what XML cannot say; and the backslash, which some stores
 # take for a slash.
@@ -34,6 +37,13 @@ class Tombstone(NamedTuple):
     size: int | None
 
 
+class Marker(NamedTuple):
+    """What stands in an object, and what the store calls this version of it."""
+
+    content: str
+    tag: str
+
+
 def is_plain(path: str) -> bool:
     """Whether no store takes it for another path, as SeaweedFS takes a//b for a/b."""
     return not {"", ".", ".."} & set(path.split("/")) and not UNSAFE.search(path)
@@ -46,6 +56,7 @@ class Store:
     example: ClassVar[str]  # Of a prefix.
     extra: ClassVar[str] = ""  # What pip calls the library that it needs.
     per_request: ClassVar[int] = 1  # Objects, at most.
+    no_tag: ClassVar[str] = "0"  # One that no version of an object has.
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         self.prefix = prefix
@@ -54,6 +65,7 @@ class Store:
         self.flow = Flow(self.per_request, options.threads)
         self.failures = 0  # In a row.
         self.paused_until = 0.0
+        self.honours_conditions: bool | None = None  # None: nobody knows yet.
         self.lock = threading.Lock()
 
     # What a kind says about itself
@@ -92,6 +104,10 @@ class Store:
 
     # Addresses
 
+    def name(self, address: str) -> str:
+        """In its bucket, of an object that may be above the prefix."""
+        return address.partition("://")[2].partition("/")[2]
+
     def key(self, url: str) -> str:
         """The object's name in its bucket, as it stands there: %2e is three characters."""
         return self.folder + url[len(self.prefix):]
@@ -101,6 +117,8 @@ class Store:
         if not url.startswith(self.prefix) or not is_plain(url[len(self.prefix):]):
             return False
         if len(self.key(url).encode()) > 1024:  # More than a store allows.
+            return False
+        if url.lower().endswith("/" + MARKER):
             return False
         return not generation or self.accepts_generation(generation)
 
@@ -114,6 +132,27 @@ class Store:
     def is_overload(self, error: Exception) -> bool:
         """Whether a smaller request, or a later one, may go better."""
         return self.status_of(error) in OVERLOAD
+
+    # The marker, which may stand in a folder above the prefix
+
+    def read_marker(self, address: str) -> Marker | None:
+        """None: there is none, and the bucket is there."""
+        raise NotImplementedError
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        """Only over this version of it; None: only if there is none. Returns the tag that it has
+        then, or None if the store has refused it. A store that knows no conditions just writes."""
+        raise NotImplementedError
+
+    def has_conditions(self) -> bool:
+        """Found out once: a write over a version that is not there must be refused."""
+        if self.honours_conditions is None:
+            probe = self.probe().url
+            self.honours_conditions = self.write_marker(probe, "a probe", self.no_tag) is None
+            if not self.honours_conditions:
+                with contextlib.suppress(Exception):  # It is said when objects cannot be deleted.
+                    self.delete([Tombstone(0, probe, None, None)])
+        return self.honours_conditions
 
     # How it is doing
 
@@ -146,6 +185,9 @@ class Store:
     def pause_left(self) -> float:
         return max(self.paused_until - time.monotonic(), 0)
 
+    def leave_alone(self, seconds: float) -> None:
+        self.paused_until = time.monotonic() + seconds
+
     def note(self, fates: list[str], may_ask: bool = True) -> None:
         """A store that does nothing but fail is left alone for a while. Bad objects are not it."""
         with self.lock:
@@ -158,5 +200,5 @@ class Store:
             if may_ask and self.is_well():
                 self.failures = 0
                 return
-            self.paused_until = time.monotonic() + PAUSE
+            self.leave_alone(PAUSE)
             log.warning("%s fails, next try in %s s: %s", self.prefix, PAUSE, fates[0])

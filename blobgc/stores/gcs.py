@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from blobgc.errors import reason
-from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Store, Tombstone
+from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Marker, Store, Tombstone
 
 
 class GoogleStore(Store):
@@ -18,6 +18,7 @@ class GoogleStore(Store):
     example = "gs://bucket/dir/"
     extra = "gcs"
     per_request = 100  # More is refused.
+    no_tag = "1"
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
@@ -81,6 +82,24 @@ class GoogleStore(Store):
         if len(fates) != len(tombstones):
             raise ValueError("the store has not answered for every object")
         return fates
+
+    def read_marker(self, address: str) -> Marker | None:
+        blob = self.client.bucket(self.bucket).blob(self.name(address))
+        try:
+            content = blob.download_as_bytes(**self.limits)
+        except self.errors.NotFound:
+            self.look_for_bucket()
+            return None
+        return Marker(content.decode(errors="replace"), str(blob.generation))
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        blob = self.client.bucket(self.bucket).blob(self.name(address))
+        try:
+            blob.upload_from_string(content.encode(), if_generation_match=int(replaces or 0),
+                                    **self.limits)
+        except self.errors.PreconditionFailed:
+            return None
+        return str(blob.generation)
 
     def ask(self, tombstone: Tombstone) -> None:
         """At once, or with the others of a batch when that ends."""

@@ -6,7 +6,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from blobgc.stores.base import DELETED, NO_ANSWER, Store, Tombstone, is_plain
+from blobgc.stores.base import DELETED, NO_ANSWER, Marker, Store, Tombstone, is_plain
 
 # What a store says of a key that it had no time for.
 OVERLOAD = ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted")
@@ -25,6 +25,7 @@ class AmazonStore(Store):
     example = "s3://bucket/dir/"
     extra = "s3"
     per_request = 1000
+    no_tag = NO_ETAG
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
@@ -144,6 +145,35 @@ class AmazonStore(Store):
         if wanted:
             fates |= self.request(wanted)
         return [fates[tombstone.id] for tombstone in tombstones]
+
+    def read_marker(self, address: str) -> Marker | None:
+        try:
+            found = self.client.get_object(Bucket=self.bucket, Key=self.name(address))
+        except self.errors.ClientError as error:
+            if error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                return None
+            raise
+        return Marker(found["Body"].read().decode(errors="replace"), found["ETag"])
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        condition = {"IfMatch": replaces} if replaces else {"IfNoneMatch": "*"}
+        if self.honours_conditions is False:
+            condition = {}
+        try:
+            written = self.client.put_object(Bucket=self.bucket, Key=self.name(address),
+                                             Body=content.encode(), **condition)
+        except self.errors.ClientError as error:
+            # Two that are written at one time: 409. What is not there cannot be replaced: 404.
+            if self.status_of(error) in (404, 409, 412) and not self.is_bucket_missing(error):
+                return None
+            if self.status_of(error) not in (400, 501) or not condition:
+                raise
+            self.honours_conditions = False  # It does not know the header.
+            return self.write_marker(address, content, replaces)
+        return str(written["ETag"])
+
+    def is_bucket_missing(self, error: Any) -> bool:
+        return bool(error.response.get("Error", {}).get("Code") == "NoSuchBucket")
 
     def request(self, tombstones: list[Tombstone]) -> dict[int, str]:
         """Deletes them; returns those that could not be, and why."""
