@@ -47,7 +47,7 @@ def test_the_readme_leads_from_nothing_to_a_collected_bucket(
     begin = time.monotonic()
     assert follow(document, fresh, tmp_path, programs) == 5
     assert time.monotonic() - begin < 60
-    assert [path.name for path in (tmp_path / "bucket").iterdir()] == ["1"]
+    assert {path.name for path in (tmp_path / "bucket").iterdir()} - {".blobgc"} == {"1"}
     document.write_text(others)
     follow(document, fresh, tmp_path, programs)
 
@@ -75,7 +75,7 @@ def test_the_wheel_has_all_that_it_needs(
             "s3://bucket/", f"file://{store}/"))
         execute(conn, "insert into file values (1)")
         assert "1 objects: deleted" in run("blobgc", "run", "--once", "--store", f"file://{store}")
-        assert list(store.iterdir()) == [] and value(conn, "select count(*) from file") == 0
+        assert not (store / "1").exists() and value(conn, "select count(*) from file") == 0
     assert "file" in run("blobgc", "status")
     run("python", "-c", "from blobgc import runner; runner.Runner")
     assert "No module named 'runner'" in run("python", "-c", "import runner", code=1)
