@@ -46,6 +46,7 @@ LIVING = \
 	sql/looking.sql \
 	sql/owning.sql \
 	sql/deleting.sql \
+	sql/preparing.sql \
 	sql/reviewing.sql \
 	sql/tombstones.sql \
 	sql/kept_whole.sql \
@@ -54,6 +55,7 @@ LIVING = \
 	sql/claims.sql \
 	sql/finalizers.sql \
 	sql/confirming.sql \
+	sql/careful.sql \
 	sql/log.sql \
 	sql/receipts.sql
 
@@ -87,6 +89,8 @@ SERVING = \
 	sql/preview.sql \
 	sql/frees.sql \
 	sql/checking.sql \
+	sql/listings.sql \
+	sql/reconciling.sql \
 	sql/registry.sql \
 	sql/rights.sql \
 	sql/entry_points.sql
@@ -98,6 +102,8 @@ PRESET = \
 	presets/registry/conventions.sql \
 	presets/registry/digests.sql \
 	presets/registry/tables.sql \
+	presets/registry/patterns.sql \
+	presets/registry/retention.sql \
 	presets/registry/repositories.sql \
 	presets/registry/blobs.sql \
 	presets/registry/uploads.sql \
@@ -106,7 +112,12 @@ PRESET = \
 	presets/registry/tags.sql \
 	presets/registry/manifests.sql \
 	presets/registry/images.sql \
+	presets/registry/pulls.sql \
+	presets/registry/judging.sql \
+	presets/registry/expiring.sql \
+	presets/registry/deployed.sql \
 	presets/registry/usage.sql \
+	presets/registry/freeing.sql \
 	presets/registry/settings.sql \
 	presets/registry/tracking.sql
 

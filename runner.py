@@ -24,7 +24,7 @@ import blobgc
 from blobgc.database import Database
 from blobgc.errors import FAILED, HELD_UP, NOT_OURS, SUCCESS, reason
 from blobgc.logs import log
-from blobgc.stores import DELETED, RELEASED, Store, Tombstone, open_stores
+from blobgc.stores import DELETED, RELEASED, SPARED, Care, Store, Tombstone, open_stores
 from blobgc.stores.base import PAUSE, TOLERANCE
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ MANY_REASONS = 10  # Failures of a batch are reported by reason; the rarest beyo
 LOOK_ELSEWHERE = 5.0  # Seconds until the next look for what is due under no --store,
 REPEAT_WARNING = 60.0  # and until the same is said again.
 LOOK_AT_STATUS = 60.0  # Seconds: it counts what is queued, which takes a while.
+AT_A_LOOK = 25  # Objects of a share, where each is looked at by a request of its own.
 STEP_BACK = 2.0  # Seconds: --once looks again when something is due that soon.
 REFUSED = "refused: the address or generation leads elsewhere, or has another spelling"
 
@@ -347,9 +348,20 @@ class Runner:
             return False
         self.rest_from_claims(self.database, now)
         self.next_claim = max(self.next_claim, now - POLL) + len(rows) / self.options.rate
-        batch = Batch(store, [Tombstone(**row) for row in rows], now)
+        batch = Batch(store, self.with_care([Tombstone(**row) for row in rows], now), now)
         self.hand_out(batch)
         return True
+
+    def with_care(self, tombstones: list[Tombstone], claimed: float) -> list[Tombstone]:
+        """The same; those that must be looked at before they are deleted say so."""
+        asked = time.monotonic()
+        until = claimed + self.options.lease / 2
+        cares = {}
+        for row in self.database.rows(
+                "select * from gc.careful(%s, %s, %s)", self.options.worker, ids_of(tombstones),
+                self.options.careful):
+            cares[row["id"]] = Care(row["untouched_for"], asked, until)
+        return [each._replace(care=cares.get(each.id)) for each in tombstones]
 
     def hand_out(self, batch: Batch) -> None:
         """Shares of a batch: each is a request, or several, which costs less for an object."""
@@ -360,6 +372,8 @@ class Runner:
             else:
                 batch.fates[tombstone.id] = REFUSED
         length = max(batch.store.flow.size, len(good) // self.options.threads // 4)
+        if any(tombstone.care for tombstone in good):
+            length = min(length, AT_A_LOOK)
         shares = [good[i:i + length] for i in range(0, len(good), length)]
         batch.shares = len(shares)
         with self.lock:
@@ -421,7 +435,7 @@ class Runner:
         begun = time.monotonic()
         may_ask = not self.stop.is_set()
         try:
-            answer = store.delete(some)
+            answer = store.delete_carefully(some)
         except Exception as error:
             if len(some) > 1 and store.is_refusal(error):
                 if not batch.store_is_well:
@@ -466,6 +480,7 @@ class Runner:
                 self.tell("select gc.release(%s, %s)", ids_of(released))
                 log.info("%(objects)s objects: released of %(store)s", {
                     "objects": len(released), "fate": RELEASED, "store": batch.store.prefix})
+            self.spare(by_fate.pop(SPARED, []), batch.store)
             for why, failed in with_few_reasons(by_fate).items():
                 self.tell("select gc.fail(%s, %s, %s)", ids_of(failed), why)
                 log.warning("%(objects)s objects: %(fate)s (%(url)s, for example)", {
@@ -477,8 +492,19 @@ class Runner:
                 self.batches[batch.store].remove(batch)
             self.settled.set()
 
+    def spare(self, tombstones: list[Tombstone], store: Store) -> None:
+        """Tells the database of objects that somebody has written a short time ago."""
+        ages = [each.care.age() for each in tombstones if each.care]
+        if ages:
+            self.settling.rows("select gc.spare(%s, %s, %s)", self.options.worker,
+                               ids_of(tombstones), ages)
+            log.info("%(objects)s objects: spared in %(store)s, for they were written a short time "
+                     "ago (%(url)s, for example)", {
+                         "objects": len(ages), "fate": SPARED, "store": store.prefix,
+                         "url": tombstones[0].url})
+
     def count(self, tombstone: Tombstone, fate: str) -> None:
-        what = fate if fate in (DELETED, RELEASED) else "failed"
+        what = fate if fate in (DELETED, RELEASED, SPARED) else "failed"
         self.counters[f"objects_{what}"] += 1
         self.counters[f"bytes_{what}"] += tombstone.size or 0
 

@@ -26,6 +26,7 @@ create table gc.collections (
     finalizers text[] not null default '{}',
     restored jsonb not null default '{}'
         constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
+    prepare text,
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -41,7 +42,8 @@ create table gc.collections (
     scan_error text,
     problem text,
     problem_since timestamptz,
-    tracked_at timestamptz not null default now()
+    tracked_at timestamptz not null default now(),
+    careful boolean not null default false
 );
 
 comment on table gc.collections is 'The tables whose rows can become garbage; see gc.track.';
@@ -69,6 +71,8 @@ comment on column gc.collections.finalizers is
 comment on column gc.collections.restored is
     'By the names of columns, what a row gets that was collected and is restored, so that its '
     'condition does not hold any more.';
+comment on column gc.collections.prepare is
+    'The function that each review calls first; null: none. See gc.prepare.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
@@ -94,6 +98,8 @@ comment on column gc.collections.scan_error is
 comment on column gc.collections.problem is 'Why nothing of it is reviewed; null: all is well.';
 comment on column gc.collections.problem_since is 'Since when nothing is reviewed.';
 comment on column gc.collections.tracked_at is 'When gc.track was first called.';
+comment on column gc.collections.careful is
+    'Objects are looked at before they are deleted: see gc.set_careful.';
 
 
 create function gc._collection(name text)

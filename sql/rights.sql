@@ -34,8 +34,8 @@ create function gc.grant_runner(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast', 'rest', 'compare_marker'
+        'version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release', 'next_due',
+        'status', 'preview', 'forecast', 'rest', 'compare_marker'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;
@@ -103,12 +103,14 @@ declare
     name text;
 begin
     perform gc._grant_functions(role, array[
-        'begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name'
+        'begin_upload', 'end_upload', 'begin_uploads', 'end_uploads', 'keep_alive',
+        '_own_function', '_object_name'
     ]);
     foreach name in array coalesce(collections, array(select c.name from gc.collections as c)) loop
         name := (gc._collection(name)).name;
         perform gc._grant_functions(role, array[
             gc._object_name(name, '_begin_upload'), gc._object_name(name, '_end_upload'),
+            gc._object_name(name, '_begin_uploads'), gc._object_name(name, '_end_uploads'),
             gc._object_name(name, '_keep_alive')
         ]);
     end loop;
@@ -119,6 +121,29 @@ revoke all on function gc.grant_uploader(regrole, text[]) from public;
 comment on function gc.grant_uploader(regrole, text[]) is
     'Lets an application announce uploads and keep rows alive: of these collections, or of all '
     'that there are now. It needs no right for all the rest.';
+
+
+create function gc.grant_reconciler(role regrole)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._grant_functions(role, array[
+        'version', 'status', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
+        'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown',
+        'claim', 'confirm', 'fail', 'release'
+    ]);
+    execute format('grant insert on gc.listed_objects to %s', role);
+    execute format('grant select on gc.listings, gc.listing_parts, gc.discrepancies to %s', role);
+end;
+$$;
+revoke all on function gc.grant_reconciler(regrole) from public;
+
+comment on function gc.grant_reconciler(regrole) is
+    'Lets a role compare stores with rows, and have objects deleted that no row has: it could '
+    'invent a listing. A runner cannot. It needs no right on any table of the application.';
 
 
 create function gc.grant_eraser(role regrole)

@@ -43,7 +43,10 @@ create table gc.settings (
     durable_on text[] not null default '{}'
         constraint settings_durable_on_named check (
             array_position(durable_on, null) is null and array_position(durable_on, '') is null
-        )
+        ),
+    orphan_grace interval not null default '2 days'
+        constraint settings_orphan_grace_not_negative check (orphan_grace >= '0')
+        constraint settings_orphan_grace_not_endless check (orphan_grace <= '10 years')
 );
 
 -- A unique index on a constant: there is never a second row.
@@ -118,6 +121,9 @@ comment on column gc.settings.failover is
 comment on column gc.settings.durable_on is
     'An object is handed out only when the deletion of its row has reached all of these: names of '
     'standbys (their application_name) or of replication slots, and archive.';
+comment on column gc.settings.orphan_grace is
+    'An object without a row is left alone until nobody has written it for this long, by the '
+    'store''s own clock: see gc.compare.';
 
 
 create function gc._backoff(failures integer)

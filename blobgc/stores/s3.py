@@ -3,10 +3,25 @@
 import argparse
 import re
 import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any
 
-from blobgc.stores.base import DELETED, NO_ANSWER, Marker, Store, Tombstone, is_plain
+from blobgc.stores.base import (
+    DELETED,
+    NO_ANSWER,
+    Leftover,
+    Listed,
+    Marker,
+    Page,
+    Seen,
+    Store,
+    Tombstone,
+    Version,
+    is_plain,
+)
 
 # What a store says of a key that it had no time for.
 OVERLOAD = ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted")
@@ -128,6 +143,102 @@ class AmazonStore(Store):
             return "refused: an ETag, and the store does not look at it (or may not be written to)"
         return ""
 
+    # What is there
+
+    def url(self, key: str) -> str:
+        return f"s3://{self.bucket}/{key}"
+
+    def now(self) -> datetime:
+        answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.folder, MaxKeys=1)
+        return time_of(answer)
+
+    def folders(self, folder: str) -> list[str] | None:
+        answer = self.client.list_objects_v2(
+            Bucket=self.bucket, Prefix=self.key(folder), Delimiter="/")
+        if answer.get("IsTruncated"):
+            return None
+        return [self.url(found["Prefix"]) for found in answer.get("CommonPrefixes", ())]
+
+    def pages(self, folder: str, is_deep: bool, cursor: str | None) -> Iterator[Page]:
+        """From one key to the next, so that it can go on at any of them."""
+        where = {"Bucket": self.bucket, "Prefix": self.key(folder)}
+        if not is_deep:
+            where["Delimiter"] = "/"
+        start = {"StartAfter": cursor} if cursor else {}
+        while True:
+            answer = self.client.list_objects_v2(**where, **start)
+            objects = []
+            for found in answer.get("Contents", ()):
+                if found["Key"].endswith("/") and not found["Size"]:
+                    continue  # A folder that somebody has made.
+                objects.append(Listed(
+                    self.url(found["Key"]), found["Size"], found["LastModified"],
+                    self.listed_generation(found.get("ETag", ""))))
+            if answer.get("Contents"):
+                cursor = answer["Contents"][-1]["Key"]
+            yield Page(objects, cursor if is_deep else None)
+            if not answer.get("IsTruncated"):
+                return
+            start = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def listed_generation(self, text: str) -> str | None:
+        etag = '"' + text.strip('"') + '"'
+        return etag if self.honours_etags and is_etag(etag) else None
+
+    def leftovers(self) -> Iterator[Leftover]:
+        pages = self.client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self.bucket, Prefix=self.folder)
+        for page in pages:
+            for found in page.get("Uploads", ()):
+                yield Leftover(self.url(found["Key"]), found["Initiated"])
+
+    def look(self, url: str) -> Seen | None:
+        """Both times are rounded to a second."""
+        try:
+            answer = self.client.head_object(Bucket=self.bucket, Key=self.key(url))
+        except self.errors.ClientError as error:
+            if self.status_of(error) != 404:
+                raise
+            self.client.head_bucket(Bucket=self.bucket)  # A missing bucket is an error.
+            return None
+        age = (time_of(answer) - answer["LastModified"]).total_seconds() - 1
+        version = answer.get("VersionId") if self.has_versions else None
+        etag = answer.get("ETag") if self.honours_etags else None
+        return Seen(answer["ContentLength"], age, version or (etag if is_etag(etag) else None))
+
+    def kept_versions(self, url: str) -> list[Version]:
+        """Those under a delete marker."""
+        key = self.key(url)
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix=key)
+        found = [each for each in answer.get("Versions", ()) if each["Key"] == key]
+        found.sort(key=lambda each: each["LastModified"], reverse=True)
+        return [Version(each["VersionId"], each["Size"], "version") for each in found]
+
+    def revive(self, url: str, version: Version) -> None:
+        """The newest by taking the marker away, another by a copy."""
+        key = self.key(url)
+        if version != self.kept_versions(url)[0]:
+            self.client.copy(
+                {"Bucket": self.bucket, "Key": key, "VersionId": version.generation},
+                self.bucket, key)
+            return
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix=key)
+        for marker in answer.get("DeleteMarkers", ()):
+            if marker["Key"] == key:
+                self.client.delete_object(
+                    Bucket=self.bucket, Key=key, VersionId=marker["VersionId"])
+
+    def tells_apart(self, generation: str) -> bool:
+        return not is_etag(generation)
+
+    def move(self, tombstone: Tombstone, target: str) -> None:
+        source = {"Bucket": self.bucket, "Key": self.key(tombstone.url)}
+        more = {"CopySourceIfMatch": tombstone.generation} if tombstone.generation else {}
+        self.client.copy(source, self.bucket, self.key(target), ExtraArgs=more)
+        (fate,) = self.delete([tombstone])
+        if fate != DELETED:
+            raise ValueError(fate)
+
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         fates = {}
         wanted = []
@@ -218,3 +329,9 @@ class AmazonStore(Store):
 def is_etag(generation: str | None) -> bool:
     """As the store prints it: a hash, and the number of parts where there were several."""
     return bool(re.fullmatch('"[0-9a-f]{32}(-[1-9][0-9]{0,4})?"', generation or ""))
+
+
+def time_of(answer: dict[str, Any]) -> datetime:
+    """When the store has answered, by its own clock."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return parsedate_to_datetime(date) if date else datetime.now(timezone.utc)

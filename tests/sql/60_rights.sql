@@ -103,8 +103,8 @@ as $$
         and has_table_privilege(role, c.oid, needed)
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
-    array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast', 'rest', 'compare_marker'],
+    array['version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release',
+        'next_due', 'status', 'preview', 'forecast', 'rest', 'compare_marker'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
@@ -134,9 +134,10 @@ select is_empty(
     $$select pg_temp.may_touch('rights_operator', 'insert, update, delete, truncate, trigger')$$,
     'an operator writes no table');
 select set_eq($$select pg_temp.may_call('rights_uploader')$$,
-    array['begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name',
-        'file_begin_upload', 'file_end_upload', 'file_keep_alive',
-        'plain_begin_upload', 'plain_end_upload', 'plain_keep_alive'],
+    array['begin_upload', 'end_upload', 'begin_uploads', 'end_uploads', 'keep_alive',
+        '_own_function', '_object_name', 'file_begin_upload', 'file_end_upload',
+        'file_begin_uploads', 'file_end_uploads', 'file_keep_alive', 'plain_begin_upload',
+        'plain_end_upload', 'plain_begin_uploads', 'plain_end_uploads', 'plain_keep_alive'],
     'an uploader may call exactly what an upload needs');
 select is_empty($$select pg_temp.may_touch('rights_uploader', 'select, insert, update, delete')$$,
     'an uploader has no right on any table');
@@ -355,6 +356,7 @@ select gc.grant_uploader('rights_nobody') \g /dev/null
 select bag_eq($$select split_part(h, '(', 1) from pg_temp.held('rights_nobody') as h$$,
     array['schema usage', 'gc.begin_upload', 'gc.end_upload', 'gc.keep_alive',
         'gc._own_function', 'gc._object_name',
+        'gc.begin_uploads', 'gc.end_uploads', 'gc.file_begin_uploads', 'gc.file_end_uploads',
         'gc.file_begin_upload', 'gc.file_end_upload', 'gc.file_keep_alive'],
     'an uploader gets exactly what an upload needs');
 
