@@ -84,6 +84,7 @@ SERVING = \
 	sql/status.sql \
 	sql/metrics.sql \
 	sql/facts.sql \
+	sql/life.sql \
 	sql/explain.sql \
 	sql/preview.sql \
 	sql/frees.sql \
@@ -167,6 +168,14 @@ reference: $(PLAIN)
 	  > build/reference.md
 	cp build/reference.md docs/reference.md
 
+# The picture in docs/, taken by the test of the page.
+screenshot:
+	tests/setup
+	$(MAKE) --no-print-directory install
+	BLOBGC_SCREENSHOTS=build/screenshots tests/with_server .venv/bin/pytest -q tests/test_page.py \
+	  -k 'drawn_for_the_documents'
+	cp build/screenshots/page.png docs/page.png
+
 test:
 	tests/setup
 	$(MAKE) --no-print-directory install
@@ -191,6 +200,7 @@ help:
 	@echo 'make plain      build $(PLAIN), for psql, where no file can be copied'
 	@echo 'make wheel      build the Python package in dist/'
 	@echo 'make reference  write docs/reference.md from the comments in the database'
+	@echo 'make screenshot take the picture of the page in docs/ again'
 	@echo 'make demo       collect a registry that is being pushed to, and prove what is left'
 	@echo 'make demo-stop  stop the server of the demo and remove its files'
 	@echo 'make test       install, and run every test in a private server'
@@ -198,7 +208,7 @@ help:
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain wheel demo demo-stop reference test bench lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference screenshot test bench lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)

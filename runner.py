@@ -86,7 +86,8 @@ class Runner:
         self.settled = threading.Event()  # A batch was, since this was last cleared.
         self.in_review = threading.Lock()
         self.claim_size = int(min(options.batch, max(options.rate, 1)))
-        self.next_claim = 0.0
+        self.next_claim = 0.0  # By the rate,
+        self.resting_until = 0.0  # and by the pace.
         self.turn = 0  # Which store is asked for first.
         self.asked_in_vain: dict[Store, float] = {}  # When a claim last gave nothing.
         self.patience: float | None = None  # With --once: until when to wait for what is held up.
@@ -143,10 +144,13 @@ class Runner:
         while not self.stop.is_set():
             self.look_at_status()
             found_some = False
+            begun = time.monotonic()
             with self.in_review:
                 if not self.stop.is_set():
                     found_some = self.review()
-            if not found_some:
+            if found_some:
+                self.stop.wait(self.seconds_to_rest(self.reviewing, time.monotonic() - begun))
+            else:
                 self.sleep(self.reviewing, self.seconds_until_due(self.reviewing))
 
     def review(self) -> bool:
@@ -186,6 +190,20 @@ class Runner:
 
     # Sleeping
 
+    def seconds_to_rest(self, database: Database, worked: float) -> float:
+        """So that the application hardly notices. Who says --once waits for the end."""
+        pace = self.options.pace
+        if self.stop.is_set() or pace == 1 or (pace is None and self.options.once):
+            return 0
+        return database.seconds_to_rest(worked, pace)
+
+    def rest_from_claims(self, database: Database, begun: float) -> None:
+        """No further claim until then; what is claimed is deleted meanwhile."""
+        now = time.monotonic()
+        rest = self.seconds_to_rest(database, now - begun)
+        with self.lock:
+            self.resting_until = max(self.resting_until, now) + rest
+
     def seconds_until_due(self, database: Database) -> float:
         """What is under a store that is left alone is not due before that is tried again."""
         awake = [store.prefix for store in self.stores if not store.pause_left()]
@@ -210,6 +228,10 @@ class Runner:
             self.look_elsewhere()
             if self.delete():
                 self.draw()
+                continue
+            rest = self.resting_until - time.monotonic()
+            if rest > 0:
+                self.stop.wait(rest)
                 continue
             due = self.seconds_until_due(self.database)
             if self.options.once and due > 0:
@@ -241,7 +263,9 @@ class Runner:
 
     def may_claim(self, store: Store) -> bool:
         now = time.monotonic()
-        if self.stop.is_set() or now < self.next_claim or store.pause_left():
+        if self.stop.is_set() or store.pause_left():
+            return False
+        if now < max(self.next_claim, self.resting_until):
             return False
         if now < self.not_before.get(store, 0.0):
             return False
@@ -322,6 +346,7 @@ class Runner:
         if not rows:
             self.asked_in_vain[store] = now
             return False
+        self.rest_from_claims(self.database, now)
         self.next_claim = max(self.next_claim, now - POLL) + len(rows) / self.options.rate
         batch = Batch(store, self.with_care([Tombstone(**row) for row in rows], now), now)
         self.hand_out(batch)
@@ -437,6 +462,7 @@ class Runner:
 
     def settle(self, batch: Batch) -> None:
         """Tells the database what came of a batch."""
+        begun = time.monotonic()
         try:
             by_fate: dict[str, list[Tombstone]] = {}
             for tombstone in batch.tombstones:
@@ -460,6 +486,7 @@ class Runner:
                 log.warning("%(objects)s objects: %(fate)s (%(url)s, for example)", {
                     "objects": len(failed), "fate": why, "store": batch.store.prefix,
                     "url": failed[0].url})
+            self.rest_from_claims(self.settling, begun)
         finally:
             with self.lock:
                 self.batches[batch.store].remove(batch)

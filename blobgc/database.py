@@ -26,6 +26,7 @@ CALLED = (
     "next_due('{file:///}')",
     "release('probe', '{}')",
     "fail('probe', '{}', '')",
+    "rest('0')",
     "status() limit 0",
     "metrics limit 0",
 )
@@ -42,6 +43,12 @@ def application_name() -> str:
     """As gc.runners reads it. PostgreSQL cuts a name after 63 bytes, so the host gives way."""
     begin, end = f"blobgc {blobgc.__version__} ", f"/{os.getpid()}"
     return begin + os.uname().nodename[:63 - len(begin + end)] + end
+
+
+def leave_times_as_text(connection: psycopg.Connection[Any]) -> None:
+    """Shown, never reckoned with; and DateStyle or '-infinity' would be too much for Python's."""
+    for kind in ("timestamptz", "date", "interval"):
+        connection.adapters.register_loader(kind, psycopg.types.string.TextLoader)
 
 
 class Database:
@@ -73,9 +80,7 @@ class Database:
         self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self.connection.read_only = False
         self.connection.deferrable = False
-        # Shown, never reckoned with; and DateStyle or '-infinity' would be too much for Python's.
-        for kind in ("timestamptz", "date", "interval"):
-            self.connection.adapters.register_loader(kind, psycopg.types.string.TextLoader)
+        leave_times_as_text(self.connection)
         if not self.is_silent:
             self.connection.add_notice_handler(
                 lambda notice: log.warning("%s", one_line(notice.message_primary)))
@@ -123,6 +128,12 @@ class Database:
         (row,) = self.rows(
             "select (extract(epoch from gc.next_due(%s::text[])) "
             "- extract(epoch from now()))::float8 as seconds", prefixes)
+        return float(row["seconds"])
+
+    def seconds_to_rest(self, worked: float, pace: float | None) -> float:
+        """After calls that took so many seconds."""
+        (row,) = self.rows("select extract(epoch from gc.rest(%s::interval, %s::numeric))::float8 "
+                           "as seconds", f"{worked:f} seconds", pace)
         return float(row["seconds"])
 
     def has_due_elsewhere(self, prefixes: list[str]) -> bool:

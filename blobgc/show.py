@@ -75,7 +75,7 @@ def plain(value: object) -> str:
     return shown
 
 
-def size(number: int | Decimal | None) -> str:
+def size(number: int | float | Decimal | None) -> str:
     """Bytes, as people say them."""
     left = float(number or 0)
     for unit in ("B", "kB", "MB", "GB", "TB"):

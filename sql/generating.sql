@@ -193,6 +193,7 @@ as $$
         ('_rows_at', gc._rows_at_sql(c)), ('_counted', gc._counted_sql(c)),
         ('_referring', gc._referring_rows_sql(c)), ('_owner_of', gc._owner_of_sql(c)),
         ('_entries', gc._entries_sql(c)), ('_objects', gc._objects_sql(c)),
+        ('_average_size', gc._average_size_sql(c)),
         ('_begin_upload', gc._entry_sql(c, '_begin_upload',
             'key text, url text, wait interval, timeout interval, upload text', 'timestamptz',
             'gc._begin_uploads({name}, array[$1], array[$2], $3, $4, $5)')),

@@ -35,7 +35,7 @@ as $$
 begin
     perform gc._grant_functions(role, array[
         'version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release', 'next_due',
-        'status', 'preview', 'forecast', 'compare_marker'
+        'status', 'preview', 'forecast', 'rest', 'compare_marker'
     ]);
     execute format('grant select on gc.metrics to %s', role);
 end;
@@ -55,7 +55,7 @@ create function gc.grant_viewer(role regrole)
 as $$
 begin
     perform gc._grant_functions(role, array[
-        'version', 'next_due', 'status', 'explain', 'explain_url', 'receipt',
+        'version', 'next_due', 'status', 'life', 'explain', 'explain_url', 'receipt',
         '_trash_labels', '_table_name'
     ]);
     execute format(

@@ -18,6 +18,8 @@ create table gc.settings (
         constraint settings_statement_timeout_positive check (statement_timeout > '0'),
     max_sleep interval not null default '1 minute'
         constraint settings_max_sleep_positive check (max_sleep > '0'),
+    pace numeric not null default 0.1
+        constraint settings_pace_is_a_share check (pace > 0 and pace <= 1),
     upload_timeout interval not null default '1 hour'
         constraint settings_upload_timeout_positive check (upload_timeout > '0'),
     keep_alive interval not null default '1 hour'
@@ -85,6 +87,9 @@ comment on column gc.settings.lock_timeout is 'How long a review waits for a loc
 comment on column gc.settings.statement_timeout is
     'A review that has run this long takes on no further row.';
 comment on column gc.settings.max_sleep is 'gc.next_due is never further away than this.';
+comment on column gc.settings.pace is
+    'The share of its time that a runner reviews, and that it claims and confirms; in the rest of '
+    'it the application has the server for itself. 1: all of it. See gc.rest.';
 comment on column gc.settings.upload_timeout is
     'An announced upload holds its object for this long, unless it ends before.';
 comment on column gc.settings.keep_alive is 'How long gc.keep_alive holds a row.';

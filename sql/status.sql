@@ -186,3 +186,34 @@ revoke all on function gc.next_due(text[]) from public;
 comment on function gc.next_due(text[]) is
     'When there will be work: what a runner sleeps until. Never further away than max_sleep. With '
     'prefixes, only objects that are under one of them count.';
+
+
+create function gc.rest(worked interval, pace numeric default null)
+    returns interval
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    share numeric := coalesce(pace, (select s.pace from gc.settings as s));
+begin
+    if share <= 0 or share > 1 or share = 'NaN' then
+        raise 'a pace of % is not possible', share
+            using errcode = 'invalid_parameter_value',
+                detail = 'It is a share of the time.',
+                hint = 'Pass a number above 0, up to 1.';
+    end if;
+    -- A clock that was set back has not worked at all; what waited for hours was no work.
+    return (
+        select least(greatest(worked, '0') * ((1 - share) / share)::double precision, s.max_sleep)
+        from gc.settings as s
+    );
+end;
+$$;
+revoke all on function gc.rest(interval, numeric) from public;
+
+comment on function gc.rest(interval, numeric) is
+    'How long a runner rests after calls of gc.review, or of gc.claim and gc.confirm, that took so '
+    'long together: so that these take no greater share of its time than the pace, which is that '
+    'of gc.settings unless it is given. Never longer than max_sleep.';

@@ -19,7 +19,7 @@ from conftest import ROOT, Connection, Database, NewDatabase, execute, rows
 from psycopg import sql
 
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-RUNNABLE = ["../README.md", "concepts.md", "production.md", "receipts.md"]
+RUNNABLE = ["concepts.md", "production.md", "receipts.md"]
 
 BLOCK = re.compile(r"^```sql run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -83,30 +83,34 @@ def is_printed(expected: str, printed: str) -> bool:
     return re.fullmatch(pattern, "\n".join(trimmed(printed)), re.DOTALL) is not None
 
 
-def test_a_careful_operator_can_follow_the_first_steps(fresh: Database, tmp_path: Path) -> None:
-    """Each command of the page, in its order, with the bucket in another folder."""
-    command = tmp_path / "blobgc"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/runner.py "$@"\n')
-    command.chmod(0o755)
-    environment = fresh.environment | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}", "COLUMNS": "120", "PGTZ": "UTC"}
-    text = (ROOT / "docs" / "before-you-start.md").read_text()
-    blocks = STEP.findall(text.replace("/tmp/bucket", f"{tmp_path}/bucket"))
-    assert len(blocks) == text.count("```sql run\n") + text.count("```console\n") > 10
+def follow(document: Path, database: Database, folder: Path, programs: Path) -> int:
+    """Each command of a document, in its order, with the bucket in another folder."""
+    environment = database.environment | {
+        "PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "120", "PGTZ": "UTC"}
+    text = document.read_text()
+    blocks = STEP.findall(text.replace("/tmp/bucket", f"{folder}/bucket"))
+    assert len(blocks) == text.count("```sql run\n") + text.count("```console\n")
     commands = 0
     for kind, block, expected in blocks:
         if kind == "sql run":
-            printed = fresh.run("psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-f", "-", stdin=block)
+            printed = database.run("psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-f", "-", stdin=block)
             assert not expected or trimmed(printed) == trimmed(expected), block
             continue
         for line, output in typed(block):
             commands += 1
             found = subprocess.run(
-                ["bash", "-c", f"({line}) 2>&1"], env=environment, cwd=tmp_path, check=False,
+                ["bash", "-c", f"({line}\n) 2>&1"], env=environment, cwd=folder, check=False,
                 capture_output=True, text=True, timeout=60)
             assert found.returncode == 0 and is_printed(output, found.stdout), (
                 f"{line}\n{found.stdout}")
-    assert commands > 10
+    return commands
+
+
+def test_a_careful_operator_can_follow_the_first_steps(fresh: Database, tmp_path: Path) -> None:
+    command = tmp_path / "blobgc"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/runner.py "$@"\n')
+    command.chmod(0o755)
+    assert follow(ROOT / "docs" / "before-you-start.md", fresh, tmp_path, tmp_path) > 10
     with fresh.connect() as conn:
         assert rows(conn, "select count(*), min(id) from gc.deletion_log") == [(1, 1)]
     assert not (tmp_path / "bucket" / "10").exists()

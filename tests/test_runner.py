@@ -45,7 +45,7 @@ from blobgc.stores import Tombstone
 
 __all__ = ["cluster"]  # A server of our own to crash.
 
-# Failures are tried again soon, and the runner looks often.
+# Failures are tried again soon, and the runner looks often and never rests.
 SETUP = """
 create extension blobgc;
 create schema app;
@@ -53,7 +53,7 @@ create table app.file (id integer primary key, bytes bigint not null default 10,
 create table app.post (id integer primary key, file_id integer references app.file);
 create index on app.post (file_id);
 update gc.settings set jitter = '0', undo = '0', brake_share = 1, backoff = '100 milliseconds',
-    backoff_limit = '500 milliseconds', max_sleep = '3 seconds';
+    backoff_limit = '500 milliseconds', max_sleep = '3 seconds', pace = 1;
 insert into gc.review_after_defaults
 values ('file_insert', '0'), ('post_delete', '0'), ('post_update', '0');
 """
@@ -402,7 +402,7 @@ def test_a_role_without_rights_is_said(
     assert code == 2
     hint = "(select gc.grant_runner('the role');)"
     assert said == f"blobgc: permission denied for schema gc {hint}\n"
-    for name in ("review", "claim", "next_due", "confirm", "fail", "release", "status"):
+    for name in ("review", "claim", "next_due", "confirm", "fail", "release", "rest", "status"):
         execute(conn, f"select gc.grant_runner('{role}')")
         for function in rows(conn, "select oid::regprocedure::text from pg_proc "
                              "where proname = %s and pronamespace = 'gc'::regnamespace", name):
@@ -1252,3 +1252,54 @@ def test_a_terminal_shows_a_bar_with_rows_objects_and_bytes(
         process.process.wait(timeout=10)
     os.close(ours)
     assert re.search("━{30}\\S* \\S*30 rows, 30 objects, 0.0 MB", shown.decode()), shown
+
+
+# Pace
+
+
+def reviewed_in(world: World, conn: Connection, seconds: float, *arguments: str) -> int:
+    """How many batches of one row it looks at, from its first on."""
+    def queued() -> int:
+        return int(value(conn, "select count(*) from gc.file_review_queue"))
+
+    at_first = queued()
+    with Process(world, "--batch", "1", *arguments) as process:
+        wait_until(lambda: queued() < at_first, "the first review", 60)
+        begun = queued()
+        time.sleep(seconds)
+        found = begun - queued()
+        process.terminate()
+    return found
+
+
+def test_a_runner_rests_in_between_unless_it_is_told_otherwise(
+    file_world: World, conn: Connection
+) -> None:
+    """As the settings say, or the command line."""
+    execute(conn, "insert into app.file select n from generate_series(1, 3000) as n")
+    execute(conn, "insert into app.post select n, n from generate_series(1, 3000) as n")
+    at_full_speed = reviewed_in(file_world, conn, 2)
+    assert at_full_speed > 10
+    execute(conn, "update gc.settings set pace = 0.05")
+    assert reviewed_in(file_world, conn, 2) < at_full_speed / 3
+    assert reviewed_in(file_world, conn, 1, "--pace", "1") > 5
+    collect(file_world)
+    assert value(conn, "select count(*) from gc.file_review_queue") == 0, "--once does not rest"
+
+
+def test_a_runner_rests_between_claims(file_world: World, conn: Connection) -> None:
+    file_world.bury(conn, range(1, 301))
+    with Process(file_world, "--batch", "1", "--pace", "0.05") as process:
+        wait_until(lambda: tombstones(conn) < 300, "the first to go")
+        time.sleep(1.5)
+        assert tombstones(conn) > 200
+        process.terminate()
+    with Process(file_world, "--batch", "1", "--pace", "1") as process:
+        wait_until(lambda: tombstones(conn) == 0, "all to go")
+        process.terminate()
+
+
+@pytest.mark.parametrize("pace", ["0", "1.5", "-1", "nan"])
+def test_a_pace_that_is_none_is_said(file_world: World, pace: str) -> None:
+    code, said = start(file_world, "--pace", pace)
+    assert (code, said) == (2, "blobgc: --pace is a share of the time: above 0, up to 1\n")

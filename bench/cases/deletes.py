@@ -30,13 +30,14 @@ from stores import (  # noqa: E402
 
 import blobgc.stores  # noqa: E402
 from blobgc import runner  # noqa: E402
+from blobgc.cli import make_parser  # noqa: E402
 from blobgc.stores.azure import AzureStore  # noqa: E402
 from blobgc.stores.base import Store  # noqa: E402
 from blobgc.stores.gcs import GoogleStore  # noqa: E402
 from blobgc.stores.s3 import AmazonStore  # noqa: E402
 
 DATABASE = "bench_deletes"
-BATCH, THREADS = 1000, 16  # What the runner has by default.
+THREADS = 16  # What the runner has by default.
 
 SCHEMA = """
 create extension blobgc;
@@ -158,10 +159,10 @@ def fill(objects: Objects, count: int) -> list[str]:
 
 
 def options(prefix: str) -> argparse.Namespace:
-    """Those of the runner's command line."""
-    return argparse.Namespace(
-        command="run", dsn=f"dbname={DATABASE}", store=[prefix], once=True, batch=BATCH, lease=300,
-        timeout=60, threads=THREADS, rate=float("inf"), worker="bench", bar=False, wait=30)
+    """Those of the runner's command line; none but these differ from what it has by default."""
+    return make_parser().parse_args([
+        "run", "--dsn", f"dbname={DATABASE}", "--store", prefix, "--once", "--timeout", "60",
+        "--worker", "bench"])
 
 
 def loop_seconds(objects: Objects, request: Request, count: int) -> float:

@@ -1,4 +1,4 @@
-"""How long pushes take while a registry is being collected as fast as it goes."""
+"""How long pushes take while a registry is collected: at full speed, and at the default pace."""
 
 import tempfile
 import threading
@@ -26,6 +26,8 @@ from images import IS_ANYTHING_LEFT, Image, create_filled_registry, untag
 
 FILLED, AT_WORK = "bench_latency_filled", "bench_latency"
 REPOSITORIES, CLIENTS, RATE, WARM_UP = 100, 4, 25, 10
+BATCH = 1000  # What the runner has by default.
+HOUR, BACKLOG = 3600, 1_000_000
 POLL = 0.5  # Seconds that the runner sleeps where it found nothing.
 
 # Digests as images.py has them, so that the base layer is one that is there.
@@ -75,28 +77,38 @@ def push_steadily(seconds: int) -> list[float]:
     return sorted(int(took) / 1000 for _, nth, took, *_ in log if int(nth) > WARM_UP)
 
 
-def review(db: Connection, batch: int) -> int:
+def review(db: Connection) -> int:
     """How many rows a batch had."""
-    row = db.execute("select sum(reviewed) from gc.review(%s)", (batch,)).fetchone()
+    row = db.execute("select sum(reviewed) from gc.review(%s)", (BATCH,)).fetchone()
     assert row is not None
     return int(str(row[0]))
 
 
-def delete(db: Connection, batch: int) -> int:
+def delete(db: Connection) -> int:
     """As the runner does, but there is nothing in the store that would have to be deleted."""
-    ids = [row[0] for row in db.execute("select id from gc.claim('bench', %s)", (batch,))]
+    ids = [row[0] for row in db.execute("select id from gc.claim('bench', %s)", (BATCH,))]
     db.execute("select gc.confirm('bench', %s)", (ids,))
     return len(ids)
 
 
-def repeat(step: Callable[[Connection, int], int], batch: int, stop: threading.Event) -> int:
+def seconds_to_rest(db: Connection, worked: float, pace: float | None) -> float:
+    row = db.execute("select extract(epoch from gc.rest(%s::interval, %s::numeric))::float8",
+                     (f"{worked:f} s", pace)).fetchone()
+    assert row is not None
+    return float(str(row[0]))
+
+
+def repeat(step: Callable[[Connection], int], pace: float | None, stop: threading.Event) -> int:
     """How many rows there were altogether."""
     done = 0
     with connect(AT_WORK) as db:
         while not stop.is_set():
-            found = step(db, batch)
+            begun = time.perf_counter()
+            found = step(db)
             done += found
-            if not found:
+            if found:
+                stop.wait(seconds_to_rest(db, time.perf_counter() - begun, pace))
+            else:
                 stop.wait(POLL)
     return done
 
@@ -118,11 +130,11 @@ def push_alone(seconds: int) -> Window:
     return Window(push_steadily(seconds))
 
 
-def push_and_collect(seconds: int, batch: int) -> Window:
+def push_and_collect(seconds: int, pace: float | None) -> Window:
     new_database(AT_WORK, FILLED)
     stop, begin = threading.Event(), time.perf_counter()
     with ThreadPoolExecutor(2) as pool:
-        loops = [pool.submit(repeat, step, batch, stop) for step in (review, delete)]
+        loops = [pool.submit(repeat, step, pace, stop) for step in (review, delete)]
         try:
             pushes = push_steadily(seconds)
         finally:
@@ -133,20 +145,21 @@ def push_and_collect(seconds: int, batch: int) -> Window:
     return Window(pushes, *(loop.result() / took for loop in loops))
 
 
-def compare(batch: int, quiet: list[Window], busy: list[Window]) -> Iterator[Comparison]:
+def compare(how: str, quiet: list[Window], busy: list[Window], aim: float | None
+            ) -> Iterator[Comparison]:
     reviewed = median(window.reviewed for window in busy)
     deleted = median(window.deleted for window in busy)
-    for share, at_most in ((0.5, None), (0.99, 1.3)):
+    for share, at_most in ((0.5, None), (0.99, aim)):
         above, below = ([window.percentile(share) for window in side] for side in (busy, quiet))
         yield Comparison(
-            f"p{100 * share:.0f} of pushes while collecting in batches of {batch:,}",
-            "without collecting", ratios(above, below), at_most=at_most,
+            f"p{100 * share:.0f} of pushes while collecting {how}", "without collecting",
+            ratios(above, below), at_most=at_most,
             figures=f"{median(above):.1f} ms and {median(below):.1f} ms; a "
                     f"second, {reviewed:,.0f} rows reviewed, {deleted:,.0f} objects deleted")
 
 
 def of_pushes(scale: Scale) -> Iterator[Comparison]:
-    """Pushes while collecting at full speed, against pushes without.
+    """Pushes while collecting at full speed, and at the default pace, against pushes without.
 
     A registry of 80,000 images in 100 repositories, half of them without a tag: more than can be
     collected in one window. In each window of 12 seconds, 25 images a second are pushed over 4
@@ -155,19 +168,27 @@ def of_pushes(scale: Scale) -> Iterator[Comparison]:
     the manifest. Nothing is written to a store. The first ten of each connection do not count,
     because they plan their statements.
 
-    In the windows in which it is collected, one connection calls gc.review all the time and another
-    claims and confirms, as the runner would if a store took no time to delete: where nothing is
-    due, it sleeps for half a second. Each window has a fresh copy of the database. The pushes and
-    the collector share the machine's cores.
+    In the windows in which it is collected, one connection calls gc.review in batches of 1,000, and
+    another claims and confirms as many, as the runner would if a store took no time to delete.
+    After each batch it rests for as long as gc.rest says, and where nothing is due, for half a
+    second. Each window has a fresh copy of the database. The pushes and the collector share the
+    machine's cores. Last, the time for a million rows at the default pace, as it reviewed in these
+    windows.
     """
-    seconds, batches = scale.of(12, 4), (1000,) if scale.quick else (1000, 200)
-    sides = {0: partial(push_alone, seconds)}
-    sides |= {batch: partial(push_and_collect, seconds, batch) for batch in batches}
+    seconds = scale.of(12, 4)
+    sides = {"quiet": partial(push_alone, seconds),
+             "at full speed": partial(push_and_collect, seconds, 1.0),
+             "at the default pace": partial(push_and_collect, seconds, None)}
     try:
         fill(scale.of(80_000, 25_000))
         found = alternate(scale.rounds, sides)
     finally:
         drop_database(AT_WORK)
         drop_database(FILLED)
-    for batch in batches:
-        yield from compare(batch, found[0], found[batch])
+    quiet, paced = found["quiet"], found["at the default pace"]
+    yield from compare("at full speed", quiet, found["at full speed"], None)
+    yield from compare("at the default pace", quiet, paced, 1.3)
+    hours = [BACKLOG / window.reviewed / HOUR for window in paced]
+    yield Comparison(
+        "a backlog of a million rows at the default pace", "an hour", hours, at_most=1,
+        figures=f"{60 * median(hours):.0f} minutes")

@@ -1,6 +1,6 @@
 -- The contract: what every object of the schema gc has, and the interface other programs rely on.
 begin;
-select plan(57);
+select plan(59);
 
 -- Names are compared as they are printed.
 set local quote_all_identifiers = off;
@@ -111,7 +111,7 @@ select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
         'pause', 'resume', 'pin', 'unpin', 'compare_marker', 'adopt', '_change_durable_on',
-        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt',
+        'preview', 'forecast', 'life', 'rest', 'explain', 'explain_url', 'because', 'receipt',
         '_trash_labels',
         'careful', 'spare', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
         'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown'],
@@ -163,7 +163,7 @@ select set_eq(
     array['causes_cause_length', 'settings_jitter_not_negative', 'settings_busy_delay_positive',
         'settings_backoff_positive', 'settings_backoff_limit_not_below_backoff',
         'settings_max_rows_positive', 'settings_lock_timeout_positive',
-        'settings_statement_timeout_positive', 'settings_max_sleep_positive',
+        'settings_statement_timeout_positive', 'settings_max_sleep_positive', 'settings_pace_is_a_share',
         'settings_upload_timeout_positive', 'settings_keep_alive_positive',
         'settings_log_retention_not_negative', 'settings_gone_retention_not_negative',
         'review_after_defaults_value_not_negative',
@@ -234,6 +234,7 @@ select pg_temp.has_signature('confirm', 'worker text, ids bigint[]', 'integer');
 select pg_temp.has_signature('fail', 'worker text, ids bigint[], error text', 'integer');
 select pg_temp.has_signature('release', 'worker text, ids bigint[]', 'integer');
 select pg_temp.has_signature('next_due', '', 'timestamp with time zone');
+select pg_temp.has_signature('rest', 'worked interval, pace numeric DEFAULT NULL::numeric', 'interval');
 select pg_temp.has_signature('preview',
     'name text DEFAULT NULL::text, batch integer DEFAULT 1000, due boolean DEFAULT true',
     'TABLE(collection text, key text, label text, url text, size bigint, event text, verdict text, '
@@ -241,6 +242,8 @@ select pg_temp.has_signature('preview',
 select pg_temp.has_signature('forecast', '',
     'TABLE(collection text, day date, queued bigint, expected_rows bigint, '
     'expected_bytes numeric, sampled bigint)');
+select pg_temp.has_signature('life', '',
+    'TABLE(collection text, stage text, rows bigint, bytes numeric, is_estimate boolean)');
 select pg_temp.has_signature('explain', 'name text, key text',
     'TABLE(depth integer, kind text, subject text, detail text, verdict text, collection text, '
     'row_key text, at timestamp with time zone)');

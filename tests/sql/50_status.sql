@@ -1,7 +1,7 @@
 -- Seeing: gc.status says what an operator asks first, gc.next_due when there will be work.
 begin;
 set local client_min_messages = error;
-select plan(43);
+select plan(51);
 
 create schema app;
 create table app.file (id bigint primary key, bytes bigint);
@@ -197,6 +197,19 @@ select count(*) from gc.review() \g /dev/null
 select count(*) from gc.review() \g /dev/null
 select is((select scanning from gc.collections where name = 'file'), false,
     'further reviews end the scan');
+
+-- Rests, so that the application hardly notices.
+update gc.settings set pace = 0.2, max_sleep = '1 minute';
+select is(gc.rest('1 second'), '4 seconds',
+    'if a fifth of the time is work, the rest is four times as long');
+select is(gc.rest('1 second', 0.5), '1 second', 'another pace can be asked for');
+select is(gc.rest('1 second', 1), '0', 'at full speed there is no rest');
+select is(gc.rest('0'), '0', 'nor after nothing');
+select is(gc.rest('-3 seconds'), '0', 'nor if the clock was set back');
+select is(gc.rest('2 hours'), '1 minute', 'nothing is a reason to rest longer than max_sleep');
+select throws_ok('select gc.rest(''1 second'', 0)', '22023', 'a pace of 0 is not possible',
+    'a pace that never ends is refused');
+select throws_ok('select gc.rest(''1 second'', ''NaN'')', '22023', null, 'and one that is none');
 
 select * from finish();
 rollback;

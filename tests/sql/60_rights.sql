@@ -104,15 +104,15 @@ as $$
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
     array['version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release',
-        'next_due', 'status', 'preview', 'forecast', 'compare_marker'],
+        'next_due', 'status', 'preview', 'forecast', 'rest', 'compare_marker'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
 select set_eq($$select pg_temp.may_touch('rights_runner', 'select, insert, update, delete')$$,
     array['metrics'], 'a runner reads the metrics, and has no right on any table');
 select set_eq($$select pg_temp.may_call('rights_viewer')$$,
-    array['version', 'next_due', 'status', 'explain', 'explain_url', 'receipt', '_trash_labels',
-        '_table_name'],
+    array['version', 'next_due', 'status', 'life', 'explain', 'explain_url', 'receipt',
+        '_trash_labels', '_table_name'],
     'a viewer may call exactly what changes nothing');
 select set_eq($$select pg_temp.may_touch('rights_viewer', 'select')$$,
     array['collections', 'settings', 'review_after_defaults', 'tombstones', 'holds',

@@ -1,7 +1,7 @@
 -- Bad input: a clear error with SQLSTATE, detail and a hint that is the next action; no change.
 begin;
 set local client_min_messages = error;
-select plan(112);
+select plan(114);
 
 create schema app;
 create table app.file (id bigint primary key, path text, bytes bigint, at timestamptz);
@@ -192,7 +192,7 @@ select throws_ok($$insert into gc.review_after_defaults values ('x', null)$$, '2
 select throws_ok(format('update gc.settings set %I = %L', s.name, s.value), '23514', null,
     format('%s of %s is refused', s.name, s.value))
 from (values
-    ('undo', '-1 second'), ('jitter', '-1 second'), ('busy_delay', '0'), ('backoff', '0'),
+    ('pace', '0'), ('pace', '1.5'), ('undo', '-1 second'), ('jitter', '-1 second'), ('busy_delay', '0'), ('backoff', '0'),
     ('backoff_limit', '1 minute'),
     ('max_rows', '0'), ('lock_timeout', '0'), ('statement_timeout', '0'), ('max_sleep', '0'),
     ('upload_timeout', '0'), ('keep_alive', '-1 hour'), ('log_retention', '-1 day')
