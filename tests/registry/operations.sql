@@ -194,6 +194,17 @@ select results_eq(format('select test.name_of(registry.digest_bytes(digest)), an
     $$values ('sbom', 'me')$$, 'referrers are listed by kind, with their annotations');
 select is((select count(*) from registry.list_referrers('acme/app', :'windows')), 2::bigint,
     'or all of them');
+select results_eq(
+    format('select array_agg(digest order by digest) from registry.list_referrers(''acme/app'', %L)',
+        :'windows'),
+    format('select array[one.digest, two.digest]
+        from registry.list_referrers(''acme/app'', %1$L, n => 1) as one
+        cross join registry.list_referrers(''acme/app'', %1$L, n => 1, last => one.digest) as two',
+        :'windows'), 'or in pages, each from where the last one ended');
+select is_empty(format('select registry.list_referrers(''acme/app'', %L, n => -1)', :'windows'),
+    'of which one of less than nothing is empty');
+select test.refused(format('registry.list_referrers(''acme/app'', %L, last => ''v1'')', :'windows'),
+    'ZR004', 'and the last one seen is a digest');
 
 -- Usage.
 select registry.create_repository('use/one'), registry.create_repository('use/two') \g /dev/null
