@@ -15,7 +15,7 @@ declare
     clause text;
 begin
     for clause in
-        select regexp_split_to_table(gc._pinned_sql(), E'\n')
+        select regexp_split_to_table(gc._fixed_settings_sql(), E'\n')
         union all
         select 'set enable_seqscan = off' where by_index
     loop

@@ -169,7 +169,7 @@ begin
     return {call};
 end;$template$,
         jsonb_build_object(
-            'arguments', arguments, 'type', type, 'pinned', gc._pinned_sql(),
+            'arguments', arguments, 'type', type, 'pinned', gc._fixed_settings_sql(),
             'call', gc._render(call, c.words)))
 $$;
 

@@ -196,7 +196,7 @@ as $$
                 E'set datestyle = ''ISO, MDY''\nset timezone = ''UTC''' end,
             case when bool_or(gc._is_lossy(a.atttypid)
                 or t.typname not in ('text', 'varchar', 'bytea', 'bool', 'uuid')
-                    and t.typcategory not in ('N', 'D', 'T', 'E')) then gc._pinned_sql() end),
+                    and t.typcategory not in ('N', 'D', 'T', 'E')) then gc._fixed_settings_sql() end),
         exists (select from gc.collections as c where c.target = relation)
             or exists (select from pg_constraint as f where f.confrelid = relation)
     )::gc._kept_columns

@@ -121,7 +121,7 @@ select set_eq(
     'of what is generated, exactly triggers and what an uploader may call act as the owner');
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
-        cross join gc._pinned() as p
+        cross join gc._fixed_settings() as p
         where ((f.of_extension and f.proname !~ '^_' or f.prosecdef) and f.prokind not in ('p', 'a')
             and f.prorettype <> 'trigger'::regtype
             or not f.of_extension and f.proname ~ '_review$' or f.proname = '_restore')
