@@ -21,6 +21,7 @@ from cases import (
     queues,
     reviews,
     scale,
+    serving,
     skew,
     suspects,
     undo,
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "skew": skew.shared,
     "finding": finding.garbage,
     "offline": offline.collection,
+    "serving": serving.throughput,
     "latency": latency.of_pushes,
     "deletes": deletes.deletes,
     "declared": declared.references,
@@ -50,7 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 # The daily subset does without.
-LONG = {"network", "offline"}
+LONG = {"network", "offline", "serving"}
 
 
 def main() -> int:

@@ -87,9 +87,10 @@ def test_skopeo_pushes_pulls_lists_and_deletes_images_of_two_architectures(
 def test_skopeo_mounts_what_another_repository_has(
     server: Served, store: Path, tmp_path: Path
 ) -> None:
-    """From registry to registry, it asks for a mount instead of sending the layers."""
+    """It remembers where it has seen a layer, and asks for a mount instead of sending it."""
     pushed = image([("mounted", 20_000)])
     server.client().push("mount/source", pushed, "v1")
+    skopeo_pull(server, "mount/source:v1", tmp_path / "seen")
     layer = digest_of(max(pushed.blobs.values(), key=len)).removeprefix("sha256:")
     (file,) = store.rglob(f"{layer}/data")
     before = file.stat().st_ino
@@ -209,9 +210,11 @@ def test_a_registry_in_a_bucket_is_pushed_to_and_pulled_from(
 
 
 def shared_image(number: int) -> Bundle:
-    """A layer that all have, one that ten have, one of its own."""
-    return image([("base", 30_000), (f"runtime {number // 10}", 10_000),
+    """A layer that all have, one that ten have, one of its own; every other one as a list."""
+    made = image([("base", 30_000), (f"runtime {number // 10}", 10_000),
                   (f"program {number}", 3_000)])
+    other = image([("base", 30_000), (f"program {number} arm64", 3_000)], "arm64")
+    return platforms({"amd64": made, "arm64": other}) if number % 2 else made
 
 
 def objects_deleted(conn: Connection) -> int:
