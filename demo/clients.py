@@ -1,6 +1,7 @@
 """Who pushes and pulls in the demo, and what: images that follow from their numbers."""
 
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ sys.path.insert(0, str(ROOT / "examples/registry"))
 from oci_client import Client, Refused  # noqa: E402
 from oci_images import Bundle, image, platforms, signature  # noqa: E402
 
-__all__ = ["Bundle", "Client", "Image", "Refused", "Skopeo"]
+__all__ = ["Client", "Image", "Refused", "Skopeo", "free_address"]
 
 REPOSITORIES = [f"acme/app-{number}" for number in range(20)]
 
@@ -41,6 +42,12 @@ class Image:
 
     def signature(self) -> Bundle:
         return signature(self.bundle(), "demo")
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 class Skopeo:

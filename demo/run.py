@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from clients import ROOT, Client, Image, Refused, Skopeo
+from clients import ROOT, Client, Image, Refused, Skopeo, free_address
 
 IMAGES = 200
 SECONDS = 18
-ADDRESS = "127.0.0.1:5080"
+ADDRESS = free_address()
 EVENTS = ["blob_upload", "manifest_upload", "manifest_delete", "layer_delete", "tag_delete",
           "tag_switch", "manifest_list_delete", "subject_delete", "repository_insert"]
 

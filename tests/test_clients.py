@@ -152,7 +152,8 @@ def test_oras_pushes_and_pulls_artifacts_and_signs_an_image(
     (tmp_path / "signature.txt").write_text(f"signed {subject.digest}")
     registry = oras_client(server)
     target = f"{server.address}/oras/app:signature"
-    described = import_module("oras.oci").Subject(subject.media_type, subject.digest, len(subject.top))
+    described = import_module("oras.oci").Subject(
+        subject.media_type, subject.digest, len(subject.top))
     pushed = registry.push(target, files=["signature.txt:application/vnd.example.signature"],
                            subject=described, quiet=True)
     assert pushed.headers["OCI-Subject"] == subject.digest

@@ -12,6 +12,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import pytest
 import requests
 from conftest import execute, rows, value
 from distribution.errors import OF_THE_PRESET
+from distribution.sessions import Sessions
 from oci_images import (
     CONFIG,
     EMPTY,
@@ -822,6 +824,37 @@ def test_an_object_that_is_being_deleted_is_asked_for_again(
         assert value(conn, "select gc.confirm('worker', array[%s]::bigint[])", tombstone) == 1
     repository.ask("PUT", f"{location}?digest={digest}", 201, content)
     assert repository.ask("GET", f"blobs/{digest}", 200).content == content
+
+
+def test_a_big_blob_passes_through_in_little_memory(
+    repository: Repository, server: Served
+) -> None:
+    part, parts = bytes(1_000_000), 150
+    digest = "sha256:" + hashlib.sha256(part * parts).hexdigest()
+    before = peak_memory(server)
+    location = repository.begin()
+    repository.ask("PATCH", location, 202, itertools.repeat(part, parts))
+    repository.ask("PUT", f"{location}?digest={digest}", 201)
+    with requests.get(f"{server.url}/v2/{repository.name}/blobs/{digest}", timeout=60,
+                      stream=True) as answer:
+        assert sum(map(len, answer.iter_content(1_000_000))) == len(part) * parts
+    assert peak_memory(server) - before < 30_000
+
+
+def peak_memory(server: Served) -> int:
+    """The most that the server ever had, in kilobytes."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    assert found
+    return int(found.group(1))
+
+
+def test_an_upload_that_nobody_goes_on_with_is_given_up(tmp_path: Path) -> None:
+    sessions = Sessions(tmp_path)
+    old, new = sessions.create("test/app"), sessions.create("test/app")
+    os.utime(old.path, (0, 0))
+    sessions.expire(3600)
+    assert (old.path.exists(), new.path.exists()) == (False, True)
 
 
 def test_a_database_that_is_away_is_said_to_be(

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from cases.offline import docker_registry
 from harness import ROOT, Comparison, Scale, alternate, connect, drop_database, new_database, ratios
+
+from cases.offline import docker_registry
 
 sys.path.insert(0, str(ROOT / "examples/registry"))
 
@@ -101,8 +102,9 @@ def by_blobgc(folder: Path, images: list[Bundle]) -> Rates:
     with connect(new_database(DATABASE)) as db:
         db.execute("create extension blobgc")
         db.execute("select gc.create_registry(store => %s)", (f"file://{store}",))
-    command = [sys.executable, "-m", "distribution", "--uploads", folder / "uploads",
-               "--port", address.partition(":")[2]]
+    command: list[str | Path] = [
+        sys.executable, "-m", "distribution", "--uploads", folder / "uploads",
+        "--port", address.partition(":")[2]]
     with listening(command, address, ROOT / "examples/registry"):
         return measure(address, images)
 
@@ -132,7 +134,8 @@ def throughput(scale: Scale) -> Iterator[Comparison]:
              for n in range(scale.of(200, 40))]
     big = [image([(f"big {n}", 32_000_000)]) for n in range(scale.of(12, 4))]
     try:
-        for what, images, megabytes in (("small images", small, 0.015), ("images of 32 MB", big, 32)):
+        for what, images, megabytes in (
+                ("small images", small, 0.015), ("images of 32 MB", big, 32)):
             with tempfile.TemporaryDirectory() as folder:
                 here = Path(folder)
                 found = alternate(scale.rounds, {
