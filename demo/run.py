@@ -209,7 +209,7 @@ def prepare(demo: Demo) -> None:
         # A day is the usual delay, and a demo has not that long. It deletes more in an hour than
         # the brake would let through.
         db.execute("update gc.settings set jitter = '1 second', busy_delay = '1 second', "
-                   "undo = '0', keep_alive = '5 seconds', upload_timeout = '10 seconds', "
+                   "undo = '0', keep_alive = '5 seconds', upload_timeout = '1 minute', "
                    "max_sleep = '1 second', brake_share = 1")
         for event in EVENTS:
             db.execute("insert into gc.review_after_defaults values (%s, '3 seconds') "

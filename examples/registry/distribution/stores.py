@@ -4,6 +4,7 @@ A store writes a whole file or nothing: an object is never seen half written. An
 when it says so: a row that is committed must find its object after a power cut.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -33,14 +34,23 @@ class Files:
     def put(self, url: str, source: Path) -> None:
         target = Path(urlsplit(url).path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        sync(source)
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:  # It is on another file system.
+                raise
+            self.copy(source, target)
+        sync(target.parent)
+
+    def copy(self, source: Path, target: Path) -> None:
         written = target.with_name(source.name)
         try:
-            os.rename(source, written)
-        except OSError:  # It is on another file system.
             shutil.copyfile(source, written)
-        sync(written)
-        os.replace(written, target)
-        sync(target.parent)
+            sync(written)
+            os.replace(written, target)
+        finally:
+            written.unlink(missing_ok=True)
 
     def read(self, url: str, part: Part) -> Iterator[bytes]:
         try:

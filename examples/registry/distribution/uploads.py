@@ -111,8 +111,13 @@ async def finish(here: Services, session: Session, digest: str) -> Response:
     url = await here.registry.value(
         "begin_blob_upload", session.repository, digest, "5 seconds", session.upload)
     await run_in_threadpool(store_of(url).put, url, session.path)
-    await here.registry.value(
-        "finish_blob_upload", session.repository, digest, size, None, session.upload)
+    try:
+        await here.registry.value(
+            "finish_blob_upload", session.repository, digest, size, None, session.upload)
+    except psycopg.Error as error:
+        if error.sqlstate == "ZR009":  # The repository was deleted: the object must not be lost.
+            await here.registry.value("abandon_blob_upload", digest, size, session.upload)
+        raise
     session.discard()
     return created(session.repository, digest)
 
