@@ -24,6 +24,7 @@ OF_THE_PRESET = {
     "ZR012": ("DENIED", 405),
     "ZR013": ("UNSUPPORTED", 500),
     "ZR020": ("TAG_INVALID", 400),
+    "ZR022": ("DENIED", 409),
     "ZG001": ("TOOMANYREQUESTS", 429),
 }
 
