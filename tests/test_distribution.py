@@ -8,6 +8,7 @@ too. The server is that of examples/registry.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import itertools
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 import requests
 from conftest import execute, rows, value
-from distribution.errors import OF_THE_PRESET
+from distribution.errors import OF_THE_PRESET, Refusal
 from distribution.sessions import Sessions
 from oci_images import (
     CONFIG,
@@ -847,6 +848,23 @@ def peak_memory(server: Served) -> int:
     found = re.search(r"VmHWM:\s+(\d+)", status)
     assert found
     return int(found.group(1))
+
+
+def test_an_upload_that_was_finished_before_it_was_locked_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is a blob by then."""
+    session = Sessions(tmp_path / "uploads").create("test/app")
+    lock = fcntl.flock
+
+    def finish_and_lock(file: Any, how: int) -> None:
+        session.path.rename(tmp_path / "blob")
+        lock(file, how)
+
+    monkeypatch.setattr("distribution.sessions.fcntl.flock", finish_and_lock)
+    with pytest.raises(Refusal, match="no such upload"), session.appending() as file:
+        file.write(b"this would destroy it")
+    assert (tmp_path / "blob").read_bytes() == b""
 
 
 def test_an_upload_that_nobody_goes_on_with_is_given_up(tmp_path: Path) -> None:

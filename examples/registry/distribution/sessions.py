@@ -55,10 +55,17 @@ class Session:
             except BlockingIOError:
                 raise Refusal("BLOB_UPLOAD_INVALID", 409, "another request sends to this upload",
                               self.upload, {"Retry-After": "1"}) from None
-            if os.fstat(file.fileno()).st_nlink == 0:
+            if not self.is_still(file):
                 raise unknown(self.upload)
             file.seek(0, os.SEEK_END)
             yield file
+
+    def is_still(self, file: BinaryIO) -> bool:
+        """Not if it was finished before it was locked: then the file is a blob in the store."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(file.fileno()))
+        except FileNotFoundError:
+            return False
 
     def digest(self, algorithm: str) -> str:
         """The digest of all that has arrived."""

@@ -63,7 +63,9 @@ async def status(request: Request) -> Response:
 
 
 async def cancel(request: Request) -> Response:
-    found(request).discard()
+    session = found(request)
+    with session.appending():
+        session.discard()
     return Response(None, 204)
 
 
