@@ -44,15 +44,22 @@ class Client:
         """Sends a request, again where that may help; what is refused raises."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         for attempt in range(ATTEMPTS):
-            self.connection.request(method, path, body, named)
-            response = self.connection.getresponse()
-            answer = Answer(response.status, response.headers, response.read())
+            try:
+                answer = self.exchange(method, path, body, named)
+            except ConnectionError:  # It had been idle for too long.
+                self.connection.close()
+                answer = self.exchange(method, path, body, named)
             if answer.status not in (429, 503):
                 break
             time.sleep(0.1 * (attempt + 1))
         if answer.status >= 400:
             raise Refused(answer.status, answer.body)
         return answer
+
+    def exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        self.connection.request(method, path, body, headers)
+        response = self.connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
 
     # Push
 
