@@ -22,6 +22,7 @@ from cases import (
     reconcile,
     reviews,
     scale,
+    serving,
     skew,
     suspects,
     undo,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "skew": skew.shared,
     "finding": finding.garbage,
     "offline": offline.collection,
+    "serving": serving.throughput,
     "latency": latency.of_pushes,
     "deletes": deletes.deletes,
     "declared": declared.references,
@@ -52,7 +54,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 # The daily subset does without.
-LONG = {"network", "offline"}
+LONG = {"network", "offline", "serving"}
 
 
 def main() -> int:

@@ -218,14 +218,13 @@ begin
     if is_tag then
         perform registry._require_tag(reference);
     end if;
-    -- One that is there may be due for a review, so it is kept alive; or gone a moment later, and
-    -- then there is room for it.
+    -- One that is there may be gone a moment later, and then there is room for it. Without a tag,
+    -- a list or a tag will follow: like a blob, it is kept alive until then.
     loop
-        manifest_id := registry._add_manifest(r, digest, kind, payload, document);
-        exit when manifest_id is not null;
-        manifest_id := registry._lock_manifest(r, digest);
-        exit when manifest_id is not null
-            and gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text);
+        manifest_id := coalesce(registry._add_manifest(r, digest, kind, payload, document),
+            registry._lock_manifest(r, digest));
+        exit when manifest_id is not null and (is_tag
+            or gc.keep_alive('manifest', row(r.namespace_id, r.id, manifest_id)::text));
     end loop;
     if is_tag then
         perform registry._set_tag(r, reference, manifest_id);

@@ -86,7 +86,12 @@ comment on function _refuse_circle(repositories, bigint, bigint[]) is
     'Raises ZR006 for a manifest whose subject is kept by what it keeps itself.';
 
 
-create function list_referrers(repository text, subject text, kind text default null)
+-- In the order of their digests, so that a page begins where the last one ended, whatever was
+-- pushed or deleted between the two.
+create function list_referrers(
+    repository text, subject text, kind text default null, n integer default null,
+    last text default null
+)
     returns table (
         digest text, media_type text, artifact_type text, size bigint, annotations jsonb
     )
@@ -96,6 +101,7 @@ as $$
 declare
     r registry.repositories := registry.find_repository(repository);
     key bytea := registry.digest_bytes(subject);
+    seen bytea := case when last is not null then registry.digest_bytes(last) end;
 begin
     return query
         select registry.digest_text(m.digest), m.media_type, m.artifact_type,
@@ -103,9 +109,12 @@ begin
         from registry.manifests as m
         where (m.namespace_id, m.repository_id, m.subject_digest) = (r.namespace_id, r.id, key)
             and (kind is null or m.artifact_type = kind)
-        order by m.id;
+            and (seen is null or m.digest > seen)
+        order by m.digest
+        limit case when n < 0 then 0 else n end;
 end;
 $$;
 
-comment on function list_referrers(text, text, text) is
-    'The manifests that are about another one, which need not be there; those of a kind, or all.';
+comment on function list_referrers(text, text, text, integer, text) is
+    'The manifests that are about another one, which need not be there; those of a kind, or all: '
+    'the first n that come after the last one seen.';

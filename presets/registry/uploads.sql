@@ -64,16 +64,13 @@ create function _refuse_upload(digest text, upload text)
 comment on function _refuse_upload(text, text) is 'Raises ZR003.';
 
 
-create function finish_blob_upload(
-    repository text, digest text, size bigint,
-    media_type text default 'application/octet-stream', upload text default null
-)
-    returns void
+-- The order matters: an upload that was not in time may have lost its object, and has no row.
+create function _record_blob(digest text, size bigint, media_type text, upload text)
+    returns bytea
     language plpgsql
     volatile
 as $$
 declare
-    r registry.repositories := registry._enter(repository);
     key bytea := registry.digest_bytes(digest);
 begin
     if coalesce(size < 0, true) then
@@ -88,13 +85,50 @@ begin
         when sqlstate 'ZG002' then
             perform registry._refuse_upload(digest, upload);
     end;
-    perform registry._link(r, key);
     if not gc.end_upload('blob', registry._blob_key(key), upload) then
         perform registry._refuse_upload(digest, upload);
     end if;
+    return key;
+end;
+$$;
+
+comment on function _record_blob(text, bigint, text, text) is
+    'Inserts the blob that an upload has written, and ends the upload; raises ZR003 if it was not '
+    'begun, or has timed out.';
+
+
+create function finish_blob_upload(
+    repository text, digest text, size bigint,
+    media_type text default 'application/octet-stream', upload text default null
+)
+    returns void
+    language plpgsql
+    volatile
+as $$
+declare
+    r registry.repositories := registry._enter(repository);
+begin
+    perform registry._link(r, registry._record_blob(digest, size, media_type, upload));
 end;
 $$;
 
 comment on function finish_blob_upload(text, text, bigint, text, text) is
     'Says that the blob is written, by the upload of that name. It is linked, and reviewed if no '
     'manifest uses it in a day. Raises ZR003 for an upload that was not begun, or has timed out.';
+
+
+-- The object is there, and without a row nobody would ever delete it.
+create function abandon_blob_upload(digest text, size bigint, upload text default null)
+    returns void
+    language plpgsql
+    volatile
+as $$
+begin
+    perform registry._require_read_committed();
+    perform registry._record_blob(digest, size, null, upload);
+end;
+$$;
+
+comment on function abandon_blob_upload(text, bigint, text) is
+    'Says that the blob is written, but that no repository wants it any more, as when that was '
+    'deleted meanwhile. It is collected, unless somebody else uses it.';

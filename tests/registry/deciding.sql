@@ -5,6 +5,7 @@ select registry.create_repository('acme/app'), registry.create_repository('acme/
 
 -- The longest overdue is next; what is not due is not taken.
 select test.push('acme/app', n, '{}') from unnest('{first, second, third}'::text[]) as n \g /dev/null
+delete from gc.holds;
 update gc.manifest_review_queue as q
 set review_after = now() - case test.name_of(m.digest)
     when 'first' then interval '1 minute' when 'second' then '2 minutes' else '-1 minute' end
@@ -121,6 +122,7 @@ end;
 $$;
 create trigger refuse before delete on registry.manifests
 for each row execute function test.refuse();
+delete from gc.holds;
 update gc.manifest_review_queue set review_after = now() - interval '3 days';
 select results_eq($$select deleted, failed from gc.review() where collection = 'manifest'$$,
     $$values (1, 1)$$, 'one review that fails does not stop the others');

@@ -106,6 +106,25 @@ select is((registry.get_blob('acme/app', test.digest('named'))).media_type,
     'application/octet-stream', 'a media type of null is the usual one');
 select test.refused($$registry.finish_blob_upload('acme/app', test.digest('named'), 5,
     upload => 'fast')$$, 'ZR003', 'and only once');
+
+-- An upload whose repository is gone when its object is written.
+select registry.create_repository('gone/app') \g /dev/null
+select registry.begin_blob_upload('gone/app', test.digest('late'), upload => 'late') \g /dev/null
+select registry.delete_repository('gone/app') \g /dev/null
+select test.refused($$registry.finish_blob_upload('gone/app', test.digest('late'), 4,
+    upload => 'late')$$, 'ZR009', 'it cannot be finished');
+select test.refused($$registry.abandon_blob_upload(test.digest('late'), 4, 'other')$$, 'ZR003',
+    'nor abandoned under another name');
+select lives_ok($$select registry.abandon_blob_upload(test.digest('late'), 4, 'late')$$,
+    'but it can be abandoned');
+select test.refused($$registry.get_blob('acme/app', test.digest('late'))$$, 'ZR001',
+    'no repository has it then');
+select is((select count(*) from gc.blob_review_queue as q
+    where q.digest = registry.digest_bytes(test.digest('late'))), 1::bigint,
+    'and it will be reviewed, so its object is not forgotten');
+select test.refused($$registry.abandon_blob_upload(test.digest('late'), 4, 'late')$$, 'ZR003',
+    'it is abandoned only once');
+delete from registry.blobs where digest = registry.digest_bytes(test.digest('late'));
 update gc.settings set strict_uploads = true;
 select test.refused($$registry.finish_blob_upload('acme/app', test.digest('strict'), 6)$$, 'ZR003',
     'with strict uploads, too, an upload that was not begun is unknown');
@@ -142,6 +161,12 @@ select test.refused($$registry.unlink_blob('acme/app', test.digest('config of on
     'nor its configuration');
 select test.refused($$registry.put_manifest('a/b/c/d', test.bytes(test.image('one', '{base}')))$$,
     'ZR005', 'layers must be in the same repository');
+select test.push('acme/app', 'child', '{base}') as child \gset
+update gc.manifest_review_queue set review_after = now();
+select is((select sum(deleted)::integer from gc.review() where collection = 'manifest'), 0,
+    'a manifest that is pushed by digest waits for the list that will have it');
+select lives_ok(format('select registry.delete_manifest(''acme/app'', %L)', :'child'),
+    'but can be deleted');
 select test.push_list('acme/app', 'list', array[:'one', :'one'], 'list') as list \gset
 select is((select count(*) from registry.manifest_references), 1::bigint,
     'a list may have a child twice');
@@ -194,6 +219,17 @@ select results_eq(format('select test.name_of(registry.digest_bytes(digest)), an
     $$values ('sbom', 'me')$$, 'referrers are listed by kind, with their annotations');
 select is((select count(*) from registry.list_referrers('acme/app', :'windows')), 2::bigint,
     'or all of them');
+select results_eq(
+    format('select array_agg(digest order by digest) from registry.list_referrers(''acme/app'', %L)',
+        :'windows'),
+    format('select array[one.digest, two.digest]
+        from registry.list_referrers(''acme/app'', %1$L, n => 1) as one
+        cross join registry.list_referrers(''acme/app'', %1$L, n => 1, last => one.digest) as two',
+        :'windows'), 'or in pages, each from where the last one ended');
+select is_empty(format('select registry.list_referrers(''acme/app'', %L, n => -1)', :'windows'),
+    'of which one of less than nothing is empty');
+select test.refused(format('registry.list_referrers(''acme/app'', %L, last => ''v1'')', :'windows'),
+    'ZR004', 'and the last one seen is a digest');
 
 -- Usage.
 select registry.create_repository('use/one'), registry.create_repository('use/two') \g /dev/null

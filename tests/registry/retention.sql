@@ -272,6 +272,7 @@ select results_eq('select r.path, q.event, q.review_after - now() '
     $$values ('acme/app'::text collate "C", 'manifest_untagged', interval '29 days'),
         ('acme/other', 'manifest_untagged', interval '9 days')$$,
     'to the time that is the longest, counted from the event');
+delete from gc.holds;
 update gc.manifest_review_queue set review_after = now();
 select is((select deleted from gc.review() where collection = 'manifest'), 2,
     'and they go when that is over');

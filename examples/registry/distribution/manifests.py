@@ -1,0 +1,61 @@
+"""Pulling, pushing and deleting manifests. The preset reads and checks them."""
+
+import json
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from distribution.errors import Refusal
+from distribution.services import services
+
+LARGEST = 4 * 1024 * 1024
+
+
+async def pull(request: Request) -> Response:
+    """Byte for byte what was pushed, and under its own media type, whatever a client accepts."""
+    name, reference = request.path_params["name"], request.path_params["reference"]
+    digest, media_type, payload = await services(request).registry.row(
+        "get_manifest", name, reference)
+    return Response(payload, 200, {"Docker-Content-Digest": digest, "Content-Type": media_type})
+
+
+async def push(request: Request) -> Response:
+    """By tag or by digest; by digest, with any number of tags in the query (?tag=a&tag=b)."""
+    name, reference = request.path_params["name"], request.path_params["reference"]
+    payload = await body_of(request)
+    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip() or None
+    tags = sorted(set(request.query_params.getlist("tag")))
+    here = services(request)
+    await here.registry.ensure_repository(name)
+    async with here.registry.transaction() as calls:
+        digest = await calls.value("put_manifest", name, payload, reference, media_type)
+        for tag in tags:
+            await calls.value("tag", name, tag, digest)
+    answer = Response(None, 201, {"Location": f"/v2/{name}/manifests/{digest}",
+                                  "Docker-Content-Digest": digest})
+    for tag in tags:
+        answer.headers.append("OCI-Tag", tag)
+    # It has been read and found good by now.
+    if subject := json.loads(payload).get("subject"):
+        answer.headers["OCI-Subject"] = subject["digest"]
+    return answer
+
+
+async def body_of(request: Request) -> bytes:
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > LARGEST:
+            raise Refusal("MANIFEST_INVALID", 413, f"a manifest has at most {LARGEST} bytes")
+    return bytes(content)
+
+
+async def delete(request: Request) -> Response:
+    """A tag, or a manifest with its tags."""
+    name, reference = request.path_params["name"], request.path_params["reference"]
+    registry = services(request).registry
+    if ":" in reference:
+        await registry.value("delete_manifest", name, reference)
+    else:
+        await registry.value("untag", name, reference)
+    return Response(None, 202)
