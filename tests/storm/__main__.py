@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 from cluster import Cluster, cluster_of_its_own
+
+from storm.application import Application
 from storm.blow import SETTINGS, Storm
 from storm.registry import Registry
 from storm.sabotage import NOTHING, SABOTAGES, Sabotage
 from storm.world import World
 
-WORLDS: dict[str, type[World]] = {"registry": Registry}
+WORLDS: dict[str, type[World]] = {"registry": Registry, "application": Application}
 LONGEST = 120.0  # Seconds in which a sabotage must be noticed.
 
 

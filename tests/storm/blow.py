@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 from cluster import Cluster
 from conftest import ROOT, Database
+
 from storm.kills import Kills, Runners
 from storm.objects import Objects
 from storm.oracle import Oracle
@@ -22,9 +23,10 @@ from storm.world import World
 SETTINGS = (
     "fsync = off", "log_line_prefix = '%e|%p|%a|'", "max_prepared_transactions = 50",
     "autovacuum_naptime = 5", "max_connections = 80", "log_checkpoints = off",
-    "deadlock_timeout = '300ms'",
+    "deadlock_timeout = '2s'",
 )
-SETTLES_WITHIN = 60.0  # Seconds.
+SETTLES_WITHIN = 40.0  # Seconds.
+LOG = ROOT / "build" / "storm.log"  # The server's, after a violation.
 
 logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # Sessions are lost on purpose.
 
@@ -42,7 +44,8 @@ class Storm:
         self.seed = seed
         self.number_of_runners = runners
         self.oracle = Oracle()
-        (folder / "journal").mkdir()
+        for name in ("journal", "logs"):
+            (folder / name).mkdir()
         self.objects = Objects(folder)
         self.world = world(self)
         self.package = self.copy_of_package(sabotage)
@@ -100,7 +103,7 @@ class Storm:
             with self.database.connect() as conn:
                 while time.monotonic() < until and not self.oracle.violations:
                     self.watcher.look(conn)
-                    time.sleep(0.03)
+                    time.sleep(0.1)
         except psycopg.OperationalError:
             time.sleep(0.05)
 
@@ -131,5 +134,7 @@ class Storm:
                 self.calm_down()
         finally:
             self.runners.end()
+            if self.oracle.violations:
+                shutil.copy(self.cluster.folder / "log", LOG)
             with self.cluster.database.connect() as conn:
                 conn.execute(f'drop database "{self.database.name}" with (force)'.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 import time
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 LOST = {None, "57P01", "57P02", "57P03"}
 PATIENCE = 60.0  # Seconds: a server that crashes is back by then.
 
-# 23505: two of our own, or a row that came back, had one key.
-REFUSALS = {"ZG001", "ZG005", "ZG010", "40001", "23505"}
+# 23505: two of our own, or a row that came back, had one key. 40P01: the watcher finds out from the
+# server's log whether that was a deadlock of ours.
+REFUSALS = {"ZG001", "ZG005", "ZG010", "40001", "23505", "40P01"}
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -98,13 +100,18 @@ class Client:
         if self.chance.random() < 0.6:
             time.sleep(self.chance.uniform(0, 0.02))
 
+    def linger_long(self) -> None:
+        """As long as it may take to write an object."""
+        if self.chance.random() < 0.5:
+            time.sleep(self.chance.uniform(0, 0.3))
+
     # The loop
 
     def live(self, stop: threading.Event) -> None:
         names, weights = list(self.weights), list(self.weights.values())
         while not stop.is_set():
             for debt in self.debts[:1]:
-                self.attempt("pay", lambda debt=debt: self.pay(debt))
+                self.attempt("pay", functools.partial(self.pay, debt))
             (name,) = self.chance.choices(names, weights)
             self.attempt(name, getattr(self, name))
         with contextlib.suppress(psycopg.Error):
@@ -134,11 +141,13 @@ class Client:
 
     def finish(self) -> None:
         """At the end, when nothing is killed any more: all objects get a row."""
+        self.forget_session()
+        self.set_up_session(self.conn)
         for debt in [*self.debts]:
             for _ in range(100):
                 if debt not in self.debts:
                     break
-                self.attempt("pay", lambda debt=debt: self.pay(debt))
+                self.attempt("pay", functools.partial(self.pay, debt))
 
     def check_all(self) -> None:
         """At the end: all that we were told, and nobody has taken away, is there."""

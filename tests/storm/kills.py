@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import multiprocessing
@@ -81,9 +82,9 @@ class Runners:
         and ends if that is killed."""
         for index, process in enumerate(self.processes):
             if process.exitcode is not None:
-                log = (self.storm.folder / "runners.log").read_text().splitlines()
-                last = " ".join([line for line in log if " INFO " not in line][-5:])
-                if "blobgc: terminating connection" not in last:
+                log = (self.storm.folder / "logs" / str(process.pid)).read_text()
+                last = log.rstrip().rpartition("\n")[2]
+                if not (last.startswith("blobgc: ") and "connection" in last):
                     self.storm.oracle.violated(
                         f"a runner ended by itself ({process.exitcode}): {last}")
                 self.processes[index] = self.start()
@@ -142,4 +143,5 @@ class Kills:
         if self.chance.random() < 0.5:
             self.storm.cluster.pull_the_plug(0)
         else:
-            self.storm.cluster.kill_the_backend(self.chance.choice(self.pids()))
+            with contextlib.suppress(ProcessLookupError, psycopg.OperationalError):
+                self.storm.cluster.kill_the_backend(self.chance.choice(self.pids()))

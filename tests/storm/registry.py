@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from conftest import Connection, execute, rows
+
 from storm.client import REFUSALS, Client, is_lost
 from storm.world import World
 
@@ -110,9 +111,9 @@ class Pusher(Client):
     """A client of the registry. Tags with its number are its own."""
 
     weights = {
-        "push": 24, "push_shared": 2, "push_list": 2, "push_referrer": 2, "retag": 2, "untag": 40,
-        "untag_shared": 6, "delete_manifest": 4, "mount": 2, "unlink": 2, "pull": 12,
-        "create_repository": 3, "delete_repository": 1, "fill_repository": 1, "pin": 3,
+        "push": 20, "push_half": 20, "push_shared": 2, "push_list": 2, "push_referrer": 2,
+        "retag": 2, "untag": 32, "untag_shared": 6, "delete_manifest": 4, "mount": 2, "unlink": 2,
+        "pull": 12, "create_repository": 3, "delete_repository": 1, "fill_repository": 1, "pin": 3,
         "restore": 4, "pause": 1, "change_undo": 1, "ask": 1,
     }
 
@@ -157,7 +158,7 @@ class Pusher(Client):
         url = self.call("begin_blob_upload", repository, digest, "1 second", upload)
         self.linger()
         self.put(url, begun)
-        self.linger()
+        self.linger_long()
         self.call("finish_blob_upload", repository, digest, len(DIGESTS[digest]), "x/y", upload)
         self.debts = [debt for debt in self.debts if debt != url]
 
@@ -202,6 +203,10 @@ class Pusher(Client):
 
     def push(self) -> None:
         self.push_image(self.tag() if self.chance.random() < 0.8 else None)
+
+    def push_half(self) -> None:
+        """A blob that no manifest will use."""
+        self.upload_anew(self.repository(), self.chance.choice([*DIGESTS]))
 
     def push_shared(self) -> None:
         self.push_image("latest")

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from storm.blow import Storm
 
 # As the server's log_line_prefix makes it.
-LOGGED = re.compile(r"([0-9A-Z]{5})\|([^|]*)\|([^|]*)\|(ERROR|FATAL|PANIC):  (.*)")
-# A runner asks, at its start, what it may call.
-OF_RUNNERS = "a batch must have at least one row"
+LOGGED = re.compile(r"([0-9A-Z]{5})\|([^|]*)\|([^|]*)\|(ERROR|FATAL|PANIC|DETAIL):  (.*)")
+DEADLOCK = "40P01"
+# A runner asks, at its start, what it may call; and who locks a table ends its vacuum.
+HARMLESS = ("a batch must have at least one row", "canceling autovacuum task")
 # Sessions that were ended, and a server that crashed.
 OF_KILLS = {"57P01", "57P02", "57P03", "08006", "08P01"}
 
@@ -88,6 +89,7 @@ class Watcher:
         self.oracle = storm.oracle
         self.journals = Journals(storm)
         self.read_up_to = 0
+        self.entry = ""  # Of the log, so far.
 
     def look(self, conn: Connection) -> None:
         self.look_for_objects(conn)
@@ -134,21 +136,33 @@ class Watcher:
         return found
 
     def read_log(self) -> None:
+        """Entry by entry: lines that begin with a tab belong to the one before them."""
         with (self.storm.cluster.folder / "log").open("rb") as file:
             file.seek(self.read_up_to)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 self.read_up_to += len(line)
-                self.judge(line.decode(errors="replace"))
+                text = line.decode(errors="replace")
+                if text.startswith("\t"):
+                    self.entry += text
+                else:
+                    self.judge(self.entry)
+                    self.entry = text
 
-    def judge(self, line: str) -> None:
-        found = LOGGED.match(line)
-        if found is None or found[5] == OF_RUNNERS:
+    def judge(self, entry: str) -> None:
+        found = LOGGED.match(entry)
+        if found is None or found[5] in HARMLESS:
             return
-        if found[1] not in OF_KILLS | self.storm.world.refusals:
-            self.oracle.violated(f"in the server's log: {found[1]} {found[4]} {found[5]} "
-                                 f"({found[3]})")
+        sqlstate, application, kind, message = found[1], found[3], found[4], found[5]
+        if sqlstate == DEADLOCK:
+            # Who reads a table and then writes it has one with an ALTER TABLE that comes between.
+            if kind == "DETAIL" and "alter table" not in entry:
+                self.oracle.violated(f"a deadlock: {entry}")
+        elif kind in ("ERROR", "FATAL", "PANIC") and (
+                sqlstate not in OF_KILLS | self.storm.world.refusals):
+            self.oracle.violated(f"in the server's log: {sqlstate} {kind} {message} "
+                                 f"({application})")
 
     def settle(self, conn: Connection, seconds: float) -> None:
         """Waits until nothing is queued and nothing to be deleted. That must not take for ever."""
@@ -157,11 +171,14 @@ class Watcher:
             left = [*self.awake(conn), *rows(conn, """
                 select collection, 'blocked', why from gc.status() where why is not null
                 union all
-                select collection, key, coalesce(held_up, last_error) from gc.tombstones""")]
+                select collection, key, concat_ws(', ', worker, due_at - now(), wait_for, held_up,
+                    last_error) from gc.tombstones
+                union all
+                select 'prepared', gid, prepared::text from pg_prepared_xacts""")]
             if not left:
                 return
             if time.monotonic() > end:
-                self.oracle.violated(f"not settled after {seconds} s: {left}")
+                self.oracle.violated(f"not settled after {seconds} s: {left[-5:]}")
                 return
             time.sleep(0.2)
             self.look(conn)

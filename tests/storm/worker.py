@@ -1,12 +1,14 @@
 """A runner of the storm: `blobgc run` with a store that fails and delays, and a journal.
 
-It is the runner as it is, with three things around it. The store: a delete takes its time, fails
-before or after it has happened, at random, until there is a file `calm` in the storm's folder. The journal, a file
-of the process in the folder `journal`: what was claimed and confirmed, and when. The runner's haste: it
-asks again every 20 ms, and sometimes confirms at the very moment when its lease is over.
+It is the runner as it is, with three things around it.
 
-The file `gate` is locked while a delete is under way, from the look at the clock on: a runner that is
-stopped just there deletes late, which nothing can prevent in a store without generations (see
+- The store: a delete takes its time, and fails before or after it has happened, at random, until
+  there is a file `calm` in the storm's folder.
+- The journal, a file of the process in the folder `journal`: what was claimed and confirmed, when.
+- Haste: it asks again every 30 ms, and sometimes confirms at the moment when its lease is over.
+
+The file `gate` is locked while a delete is under way, from the look at the clock on: a runner that
+is stopped just there deletes late, which nothing can prevent in a store without generations (see
 "A delete arrives late" in docs/safety.md). So the storm stops nobody who has the lock.
 """
 
@@ -73,7 +75,7 @@ class ShakyFiles(FileStore):
         if is_calm() or ".blobgc-" in tombstones[0].url:
             return super().delete(tombstones)
         begun = time.monotonic()
-        time.sleep(chance.uniform(0, DELAY))
+        time.sleep(chance.choice([0, 0, chance.uniform(0, DELAY)]))
         fault = chance.random()
         if fault < FAILS:
             raise OSError(errno.EIO, "injected")
@@ -134,11 +136,11 @@ def run(storm: Path, seed: str, environment: dict[str, str], arguments: list[str
     folder = storm
     chance.seed(seed)
     os.environ.update(environment)
-    with (folder / "runners.log").open("ab") as log:
+    with (folder / "logs" / str(os.getpid())).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     JournaledDatabase.journal = Journal()
-    runner.POLL = 0.02
-    runner.open_stores = open_shaky
-    runner.__dict__.update(Database=JournaledDatabase, Runner=HastyRunner)
+    runner.POLL = 0.03
+    runner.__dict__.update(
+        open_stores=open_shaky, Database=JournaledDatabase, Runner=HastyRunner)
     sys.exit(main(["run", *arguments]))

@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from conftest import Connection, execute, rows
+
 from storm.client import REFUSALS, Client
 
 if TYPE_CHECKING:
     from storm.blow import Storm
 
 # Delays are near zero, and so are pauses after a failure: whatever can collide does.
-HASTE = """
+SETTINGS = """
 set client_min_messages = error;
 update gc.settings
 set jitter = '0', undo = '0', brake_share = 1, busy_delay = '1 millisecond',
     backoff = '10 milliseconds', backoff_limit = '500 milliseconds', max_sleep = '1 second',
     keep_alive = '20 milliseconds', upload_timeout = '{upload_timeout} seconds',
     lock_timeout = '10 seconds';
+"""
+DELAYS = """
 insert into gc.review_after_defaults select distinct event, '0'::interval from gc._known_events()
 on conflict (event) do update set value = '0';
 """
@@ -37,8 +40,9 @@ class World:
         self.storm = storm
 
     def set_up(self, conn: Connection) -> None:
+        execute(conn, SETTINGS.format(upload_timeout=self.storm.upload_timeout))
         self.create(conn)
-        execute(conn, HASTE.format(upload_timeout=self.storm.upload_timeout))
+        execute(conn, DELAYS)
 
     def create(self, conn: Connection) -> None:
         raise NotImplementedError
