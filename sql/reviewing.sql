@@ -288,6 +288,32 @@ comment on function gc._review_what_is_left(text, integer, integer, integer, tim
     'Reviews after a batch that was undone because more would have gone than the brake allows.';
 
 
+-- Before any row is locked. Whoever waits for a table, because somebody alters it or because code
+-- is made again for it, must not have rows for which those wait who are writing that table.
+create function gc._reviewable(names text[], until timestamptz)
+    returns text[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    reviewable text[] := '{}';
+    name text;
+begin
+    foreach name in array names loop
+        exit when clock_timestamp() > until;
+        if not gc._is_paused(name, 'reviews') and gc._is_reviewable(name) then
+            reviewable := reviewable || name;
+        end if;
+    end loop;
+    return reviewable;
+end;
+$$;
+
+comment on function gc._reviewable(text[], timestamptz) is
+    'Those of the collections that can be reviewed and have something to do, locked for a review.';
+
+
 create function gc._review_collection(name text, batch integer, room integer, until timestamptz)
     returns gc._review_result
     language plpgsql
@@ -298,7 +324,7 @@ declare
     r gc._review_result := (0, 0, 0, 0, 0, 0, 0);
     more integer;
 begin
-    if gc._is_paused(name, 'reviews') or not gc._is_reviewable(name) then
+    if gc._is_paused(name, 'reviews') then
         return r;
     end if;
     if (gc._collection(name)).collect = 'deleted' then
@@ -325,7 +351,7 @@ end;
 $$;
 
 comment on function gc._review_collection(text, integer, integer, timestamptz) is
-    'Reviews a batch of one collection, whatever happens in it.';
+    'Reviews a batch of one collection that is locked for that, whatever happens in it.';
 
 
 create function gc._in_turn()
@@ -382,6 +408,7 @@ create function gc.review(batch integer default 1000)
 as $$
 declare
     names text[] := gc._in_turn();
+    reviewable text[];
     room integer := (select s.max_rows from gc.settings as s);
     time_left interval := (select s.statement_timeout from gc.settings as s);
     until timestamptz := clock_timestamp() + time_left;
@@ -392,15 +419,19 @@ begin
     perform gc._require_batch(batch);
     perform gc._limit_lock_waits();
     perform gc._note_runner('', null);
+    reviewable := gc._reviewable(names, until);
     for i in 1 .. cardinality(names) loop
         if clock_timestamp() > until then
             perform gc._begin_next_with(names[i]);
             exit;
         end if;
         time_left := greatest(until - clock_timestamp(), '0') / (cardinality(names) - i + 1);
-        r := gc._review_collection(names[i], batch,
-            ceil(room::numeric / (cardinality(names) - i + 1))::integer,
-            clock_timestamp() + time_left);
+        r := (0, 0, 0, 0, 0, 0, 0);
+        if names[i] = any (reviewable) then
+            r := gc._review_collection(names[i], batch,
+                ceil(room::numeric / (cardinality(names) - i + 1))::integer,
+                clock_timestamp() + time_left);
+        end if;
         room := greatest(room - r.touched, 0);
         results := results || jsonb_build_object(names[i], r);
     end loop;
