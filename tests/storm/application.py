@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
-from conftest import Connection, execute
+from conftest import Connection, execute, rows
 
 from storm.client import PATIENCE, REFUSALS, Client, is_lost
 from storm.world import World
@@ -17,8 +17,8 @@ from storm.world import World
 if TYPE_CHECKING:
     from storm.blow import Storm
 
-FILES = range(1, 11)  # Keys,
-PATHS = range(6)  # and objects that rows share.
+FILES = range(1, 17)  # Keys,
+PATHS = range(12)  # and objects that rows share.
 PICTURES = range(1, 7)
 LEVELS = ["read committed"] * 6 + ["repeatable read", "serializable"]
 
@@ -118,8 +118,9 @@ class User(Client):
     to a file, moves, and clears."""
 
     weights = {
-        "upload": 14, "insert_first": 10, "copy": 14, "replace": 4, "refer": 24, "clear": 34,
-        "refer_in_two_phases": 4, "delete": 8, "thumbnail": 2, "check_any": 12,
+        "upload": 14, "insert_first": 10, "copy": 6, "copy_and_delete": 24, "replace": 4,
+        "refer": 20, "clear": 34, "refer_in_two_phases": 4, "delete": 8, "thumbnail": 2,
+        "check_any": 12,
         "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 4,
         "pin": 2, "pause": 1, "declare": 1, "alter": 1, "ask": 1,
     }
@@ -309,6 +310,27 @@ class User(Client):
             self.put_reference(name, file)
         self.oracle.count("copy")
 
+    def copy_and_delete(self) -> None:
+        """A row gets the object of another, and another session deletes that one meanwhile. The
+        copy is inserted before the delete, or a while after it."""
+        alone = self.rows("select min(id), path from app.file group by path having count(*) = 1")
+        if not alone:
+            return
+        original, path = self.chance.choice(alone)
+        file, name, is_first = self.chance.choice(FILES), self.kind(), self.chance.random() < 0.5
+        with self.telling(name, file), self.transaction():
+            if not self.rows("select from app.file where id = %s and path = %s", original, path):
+                return
+            if is_first:
+                self.insert_file(file, path)
+            with self.oracle.taking(("file", original)), self.storm.database.connect() as other:
+                self.delete_file(other, original)
+            time.sleep(self.chance.uniform(0, 0.6))
+            if not is_first:
+                self.insert_file(file, path)
+            self.put_reference(name, file)
+        self.oracle.count("copy and delete")
+
     def replace(self) -> None:
         """A file gets another object."""
         path, file = self.chance.choice(PATHS), self.chance.choice(FILES)
@@ -325,14 +347,19 @@ class User(Client):
         self.debts = [debt for debt in self.debts if debt != url]
         self.oracle.count("replace")
 
-    def delete(self) -> None:
+    def delete_file(self, conn: Connection, file: int) -> None:
         """As an application should: lock, look for mentions, delete."""
+        with conn.transaction():
+            rows(conn, "select from app.file where id = %s for update", file)
+            conn.execute(
+                f"delete from app.file where id = %s and id not in ({MENTIONED}) and id not in "
+                "(select file_id from app.note where file_id is not null)".encode(), [file])
+            self.linger()
+
+    def delete(self) -> None:
         file = self.chance.choice(FILES)
-        with self.oracle.taking(("file", file)), self.transaction():
-            self.rows("select from app.file where id = %s for update", file)
-            self.execute(
-                f"delete from app.file where id = %s and id not in ({MENTIONED}) "
-                "and id not in (select file_id from app.note where file_id is not null)", file)
+        with self.oracle.taking(("file", file)):
+            self.delete_file(self.conn, file)
         self.oracle.count("delete")
 
     def thumbnail(self) -> None:

@@ -37,7 +37,7 @@ class Storm:
 
     def __init__(
         self, cluster: Cluster, folder: Path, world: type[World], seed: int,
-        sabotage: Sabotage = NOTHING, clients: int = 8, runners: int = 3,
+        sabotage: Sabotage = NOTHING, clients: int = 12, runners: int = 3,
     ) -> None:
         self.cluster = cluster
         self.folder = folder
