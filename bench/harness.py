@@ -11,13 +11,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
 import psycopg
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILT = ROOT / "build" / "bench"
+FOUND = ROOT / "bench" / "found"
 PEERS = ROOT / "bench" / "peers"
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -152,14 +153,27 @@ def pgbench(database: str, script: str, *, clients: int = 1, seconds: int = 0,
                       for line in done.stdout.splitlines() if line.startswith("tps")))
 
 
+@dataclass
+class Run:
+    """What a benchmark found, when, and how many processes wanted the machine's cores."""
+
+    measured: str
+    load: float
+    comparisons: list[Comparison]
+
+
 def save(name: str, comparisons: list[Comparison]) -> None:
-    """Keep what a benchmark found until the report is written."""
-    BUILT.mkdir(parents=True, exist_ok=True)
-    (BUILT / f"{name}.json").write_text(
-        json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
+    """Keep what a benchmark found: a report is made of the latest run of each."""
+    FOUND.mkdir(exist_ok=True)
+    run = Run(str(date.today()), round(os.getloadavg()[1], 1), comparisons)
+    (FOUND / f"{name}.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
 
 
-def load(name: str) -> list[Comparison]:
-    """What a benchmark found in this run or an earlier one; nothing if it never ran."""
-    path = BUILT / f"{name}.json"
-    return [Comparison(**c) for c in json.loads(path.read_text())] if path.exists() else []
+def load(name: str) -> Run | None:
+    """The latest run of a benchmark; None if it never ran."""
+    path = FOUND / f"{name}.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    found["comparisons"] = [Comparison(**c) for c in found["comparisons"]]
+    return Run(**found)

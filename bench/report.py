@@ -6,12 +6,18 @@ import platform
 import re
 from pathlib import Path
 
-from harness import Benchmark, Comparison, connect, show
+from harness import Benchmark, Comparison, Run, connect, show
 from picture import picture
 
 HERE = Path(__file__).resolve().parent
 
-Found = dict[str, tuple[Benchmark, list[Comparison]]]
+Found = dict[str, tuple[Benchmark, Run | None]]
+
+# What no benchmark compares, because one side of it is code that is gone.
+BY_HAND = "What safety costs"
+
+# More than what a benchmark itself keeps busy.
+BUSY = 4
 
 OPENING = """\
 # Results
@@ -20,7 +26,8 @@ OPENING = """\
 
 Every number is a ratio: both sides ran in the same run, on the same data, in rounds that alternate.
 It is the median of the rounds; behind it stand the smallest and the largest. "At most" is for what
-tracking or collecting costs, "at least" is for how much faster it is than something else.
+tracking or collecting costs, "at least" is for how much faster it is than something else. Each
+benchmark says when it ran last.
 
 """
 
@@ -28,19 +35,28 @@ tracking or collecting costs, "at least" is for how much faster it is than somet
 def write_report(found: Found) -> None:
     """The table, the picture, and then each benchmark with what it compared."""
     remarks = read_remarks()
+    compared = {name: run.comparisons if run else [] for name, (_, run) in found.items()}
     lines = [OPENING, f"Measured on {machine()}.\n\n"]
     lines += ["![Ten of the answers, as a picture](results.svg)\n\n"]
     lines += ["| what | against | aim | measured | |\n", "|---|---|---|---|---|\n"]
-    lines += [table_row(name, c) for name, (_, rows) in found.items() for c in rows]
-    for name, (benchmark, rows) in found.items():
+    lines += [table_row(name, c) for name, rows in compared.items() for c in rows]
+    for name, (benchmark, run) in found.items():
         lines += [f"\n## {name}\n\n", (inspect.getdoc(benchmark) or "") + "\n\n"]
-        lines += [f"- {c.what}, against {c.against}: **{spread(c)}**{figures(c)}\n" for c in rows]
-        if not rows:
-            lines += ["Not measured yet.\n"]
+        lines += [f"- {c.what}, against {c.against}: **{spread(c)}**{figures(c)}\n"
+                  for c in compared[name]]
+        lines += ["\n", when(run)]
         if name in remarks:
             lines += ["\n", remarks[name]]
+    lines += [f"\n## {BY_HAND}\n\n", remarks[BY_HAND]]
     (HERE / "RESULTS.md").write_text("".join(lines))
-    (HERE / "results.svg").write_text(picture({name: rows for name, (_, rows) in found.items()}))
+    (HERE / "results.svg").write_text(picture(compared))
+
+
+def when(run: Run | None) -> str:
+    if run is None:
+        return "Not measured yet.\n"
+    busy = f", when {run.load:g} processes wanted the two cores" if run.load > BUSY else ""
+    return f"Measured on {run.measured}{busy}.\n"
 
 
 def read_remarks() -> dict[str, str]:
@@ -52,9 +68,9 @@ def read_remarks() -> dict[str, str]:
 
 def machine() -> str:
     with connect() as db:
-        row = db.execute("select current_setting('server_version'), now()::date").fetchone()
+        row = db.execute("select current_setting('server_version')").fetchone()
     assert row is not None
-    return (f"{row[1]}, {os.cpu_count()} cores ({platform.machine()}), PostgreSQL {row[0]}, "
+    return (f"{os.cpu_count()} cores ({platform.machine()}), PostgreSQL {row[0]}, "
             f"Python {platform.python_version()}")
 
 

@@ -12,8 +12,8 @@ comment on function gc._table_name(regclass) is
     'A table as everybody may call it: with its schema, and the same in every session.';
 
 
--- Not by pg_partition_tree, which locks every partition. And not in SQL, like nothing that a review
--- asks of the catalog: that would be planned at each call, which takes longer than the answer.
+-- pg_partition_tree would lock every partition. PL/pgSQL, like everything that a review asks of the
+-- catalog: an SQL function is planned at each call, which takes longer than finding the answer.
 create function gc._partitions(relation regclass)
     returns setof regclass
     language plpgsql
@@ -196,9 +196,9 @@ comment on function gc._typed(regclass, name[]) is
     'Columns with their types, as text that no setting of a session changes.';
 
 
--- Not immutable at all, but said to be: PostgreSQL then asks it when it plans a statement, and not
--- at each execution. Altering a table drops every plan that reads the table, so in a statement
--- that reads it the answer is never old, and costs nothing.
+-- Declared immutable although it is not: PostgreSQL then calls it when it plans a statement, not at
+-- each execution. Altering a table drops every plan that reads the table, so in a statement
+-- that reads it the answer is never out of date, and costs nothing.
 create function gc._has_columns(relation text, columns text[])
     returns boolean
     language plpgsql

@@ -138,7 +138,8 @@ comment on function gc._declared_tables(regclass) is
     'The tables that refer to a collection by declaration.';
 
 
--- A function that is replaced, dropped or given away means that the code is made again, or not.
+-- Part of the fingerprint: a function that was replaced, was dropped or has another owner now makes
+-- the code be generated again, or blocks the collection if that is not possible.
 create function gc._declared_facts(target regclass)
     returns text
     language plpgsql

@@ -115,7 +115,7 @@ create function gc._put_off_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
--- What is left in the queue is gone, or somebody holds it: that is looked at again in a while.
+-- If an entry is left, its row is gone, or somebody has it locked: it is looked at again later.
 if deleted < reviewed - kept then
     with dropped as (
         delete from {queue} as q
@@ -156,7 +156,7 @@ as $$
         end),
         'delete', gc._delete_all_sql(c),
         'put_off', gc._put_off_sql(c),
-        'pinned', concat_ws(E'\n', gc._pinned_sql(), gc._zone_settings()))
+        'pinned', concat_ws(E'\n', gc._fixed_settings_sql(), gc._zone_settings()))
 $$;
 
 comment on function gc._review_words(gc._shape) is

@@ -15,7 +15,7 @@ declare
     clause text;
 begin
     for clause in
-        select regexp_split_to_table(gc._pinned_sql(), E'\n')
+        select regexp_split_to_table(gc._fixed_settings_sql(), E'\n')
         union all
         select 'set enable_seqscan = off' where by_index
     loop
@@ -32,7 +32,7 @@ do $$
 begin
     perform gc._pin(f.oid, f.proname = any (array[
         'review', 'scan', 'claim', 'confirm', 'fail', 'release', 'next_due', 'pin', 'unpin',
-        'preview', 'explain'
+        'preview', 'explain', 'compare_marker'
     ]))
     from pg_proc as f
     where f.pronamespace = 'gc'::regnamespace and f.prokind = 'f'

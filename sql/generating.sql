@@ -169,7 +169,7 @@ begin
     return {call};
 end;$template$,
         jsonb_build_object(
-            'arguments', arguments, 'type', type, 'pinned', gc._pinned_sql(),
+            'arguments', arguments, 'type', type, 'pinned', gc._fixed_settings_sql(),
             'call', gc._render(call, c.words)))
 $$;
 
@@ -192,12 +192,19 @@ as $$
         ('_facts', gc._facts_sql(c)), ('_kept_by', gc._kept_by_sql(c)),
         ('_rows_at', gc._rows_at_sql(c)), ('_counted', gc._counted_sql(c)),
         ('_referring', gc._referring_rows_sql(c)), ('_owner_of', gc._owner_of_sql(c)),
-        ('_entries', gc._entries_sql(c)),
+        ('_entries', gc._entries_sql(c)), ('_objects', gc._objects_sql(c)),
         ('_begin_upload', gc._entry_sql(c, '_begin_upload',
             'key text, url text, wait interval, timeout interval, upload text', 'timestamptz',
-            'gc._begin_upload({name}, $1, $2, $3, $4, $5)')),
+            'gc._begin_uploads({name}, array[$1], array[$2], $3, $4, $5)')),
+        ('_begin_uploads', gc._entry_sql(c, '_begin_uploads',
+            'keys text[], urls text[], wait interval, timeout interval, upload text',
+            'timestamptz', 'gc._begin_uploads({name}, $1, $2, $3, $4, $5)')),
         ('_end_upload', gc._entry_sql(c, '_end_upload',
-            'key text, upload text', 'boolean', 'gc._end_upload({name}, $1, $2)')),
+            'key text, upload text', 'boolean',
+            'gc._end_uploads({name}, array[$1], null, $2) > 0')),
+        ('_end_uploads', gc._entry_sql(c, '_end_uploads',
+            'keys text[], urls text[], upload text', 'integer',
+            'gc._end_uploads({name}, $1, $2, $3)')),
         ('_keep_alive', gc._entry_sql(c, '_keep_alive',
             'key text', 'boolean', 'gc._keep_alive({name}, $1)'))
     ) as f(suffix, source)

@@ -1,8 +1,6 @@
 -- Unread rows: what a trigger cannot work out, because the table has changed since its code was
 -- made, or because an expression raises, it keeps whole. The next review works it out.
 
--- What a trigger cannot work out, because the table has changed since its code was made, or because
--- an expression raises, it keeps whole. The next review works it out.
 create table gc.unread_rows (
     id bigint generated always as identity
         constraint unread_rows_pkey primary key,
@@ -182,8 +180,7 @@ begin
     end if;
     delete from gc.unread_rows as u where u.id = any ($1);
 end;$template$,
-        jsonb_build_object(
-            'needed', quote_literal(c.object_columns) || '::text[]'))
+        jsonb_build_object('needed', quote_literal(c.object_columns) || '::text[]'))
     where c.url is not null
 $$;
 

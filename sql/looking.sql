@@ -327,7 +327,7 @@ comment on function gc._superseded_sql(gc._shape) is
     'The part of a review that drops entries which have a later one.';
 
 
--- A batch of which every entry has a later one is not the end of the queue.
+-- A batch in which every entry has a later one decides nothing, but more may be due behind it.
 create function gc._decide_sql(c gc._shape)
     returns text
     language sql

@@ -334,8 +334,7 @@ comment on function gc._scan_what_lost_references(gc.collections) is
     'Asks for a scan where a reference has gone since the code was last made.';
 
 
--- Without a keeper everything is garbage, unless nothing is. A condition shows that somebody has
--- thought of that.
+-- Without a keeper every row would be garbage. A condition shows that somebody has thought of that.
 create function gc._has_keeper(c gc.collections)
     returns boolean
     language sql
@@ -426,7 +425,8 @@ comment on function gc._note_problem(text, text) is
     'Notes why a collection is not reviewed, or with null that it is again.';
 
 
--- Triggers are there nevertheless: what the application deletes leaves tombstones.
+-- A blocked collection has its triggers all the same: what the application deletes leaves
+-- tombstones.
 create function gc._block_without_keeper(c gc.collections)
     returns void
     language plpgsql

@@ -163,7 +163,7 @@ comment on function gc._owns_sql(gc._shape) is
     'The condition that the target of the queue entry q still owns rows.';
 
 
--- All of it fits and nobody holds any: that is how it is nearly always, and takes a join to see.
+-- Nearly always, all owned rows fit and nobody has one locked: one join shows that.
 -- Outermost first: whoever adds a row to what is owned has the owned row locked.
 create function gc._lock_owned_sql(c gc._shape, most text)
     returns text

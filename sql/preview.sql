@@ -44,7 +44,7 @@ comment on type gc._preview is 'A line of what gc.preview tells.';
 
 
 -- A review drops entries that have a later one, and takes on others instead, up to ten times.
-create function gc._queued_sql(c gc._shape, bare boolean)
+create function gc._next_entries_sql(c gc._shape, bare boolean)
     returns text
     language sql
     stable
@@ -81,7 +81,7 @@ from (
         end))
 $$;
 
-comment on function gc._queued_sql(gc._shape, boolean) is
+comment on function gc._next_entries_sql(gc._shape, boolean) is
     'The query for the entries that the next review may look at; bare: without their rows.';
 
 
@@ -95,7 +95,7 @@ as $$
 declare
     entries gc._queued[];
 begin
-    execute gc._queued_sql(gc._outline(c), bare) into entries using batch;
+    execute gc._next_entries_sql(gc._outline(c), bare) into entries using batch;
     return coalesce(entries, '{}');
 end;
 $$;

@@ -43,11 +43,11 @@ begin
                 hint = 'Leave partitions out for none, or try 64.';
     end if;
     if exists (
-        select from gc.collections as c where c.name in ('blob', 'manifest', 'repository')
+        select from gc.collections as c where c.name in ('blob', 'manifest', 'repository', 'tag')
     ) then
         raise 'there is a registry in this database already, or a collection of its names'
             using errcode = 'duplicate_object',
-                detail = 'A registry''s collections are blob, manifest and repository.',
+                detail = 'A registry''s collections are blob, manifest, repository and tag.',
                 hint = 'Create it in another database.';
     end if;
 end;

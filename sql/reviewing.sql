@@ -245,7 +245,7 @@ declare
     c gc.collections := gc._collection(name);
 begin
     perform gc._require_own(name);
-    if gc._is_idle(c) then
+    if c.prepare is null and gc._is_idle(c) then
         return false;
     end if;
     perform gc._is_current(name, c.fingerprint);
@@ -261,6 +261,26 @@ $$;
 comment on function gc._is_reviewable(text) is
     'Locks a collection for a review and makes its code fit. False if there is nothing to do or, '
     'with a note, if it cannot be reviewed.';
+
+
+create function gc._can_begin(name text, batch integer, until timestamptz)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return gc._is_prepared(gc._collection(name), batch, until);
+exception
+    when query_canceled or others then
+        perform gc._note_problem(name, sqlerrm);
+        return false;
+end;
+$$;
+
+comment on function gc._can_begin(text, integer, timestamptz) is
+    'Has a review of a collection prepared. False if it is not to be now or, with a note, if that '
+    'cannot be done.';
 
 
 -- As many as are left go; when none is, the brake is pulled. A batch deletes no more rows than it
@@ -324,7 +344,7 @@ declare
     r gc._review_result := (0, 0, 0, 0, 0, 0, 0);
     more integer;
 begin
-    if gc._is_paused(name, 'reviews') then
+    if gc._is_paused(name, 'reviews') or not gc._can_begin(name, batch, until) then
         return r;
     end if;
     if (gc._collection(name)).collect = 'deleted' then

@@ -20,9 +20,9 @@ comment on schema gc is
     'blobgc: online garbage collection for whatever rows keep in an object store';
 
 -- Settings that a session can change and that change what a statement means, or how a value is read
--- or printed. Whoever enters here, or what is deleted by whom, must not matter: every function that
--- can be called from outside has these (see sql/entry_points.sql), and what it calls inherits them.
-create function gc._pinned()
+-- or printed. It must not matter who calls a function or deletes a row, so every function that can
+-- be called from outside has these (see sql/entry_points.sql), and what it calls inherits them.
+create function gc._fixed_settings()
     returns table (name text, value text)
     language sql
     immutable
@@ -38,11 +38,11 @@ as $$
         ('gin_fuzzy_search_limit', '0'), ('jit', 'off')
 $$;
 
-comment on function gc._pinned() is
+comment on function gc._fixed_settings() is
     'The settings that every function which can be called from outside has.';
 
 
-create function gc._pinned_sql()
+create function gc._fixed_settings_sql()
     returns text
     language sql
     immutable
@@ -50,10 +50,11 @@ create function gc._pinned_sql()
 as $$
     select string_agg(format('set %s = %s', p.name, case
         when p.value ~ ',' then p.value else quote_literal(p.value) end), E'\n')
-    from gc._pinned() as p
+    from gc._fixed_settings() as p
 $$;
 
-comment on function gc._pinned_sql() is 'The same as clauses of a function that is generated.';
+comment on function gc._fixed_settings_sql() is
+    'The same as clauses of a function that is generated.';
 
 
 -- The installation has them as well, and at its end, in sql/entry_points.sql, the session's own
@@ -62,9 +63,12 @@ comment on function gc._pinned_sql() is 'The same as clauses of a function that 
 do $$
 begin
     perform set_config('blobgc.found',
-        (select jsonb_object_agg(p.name, current_setting(p.name)) from gc._pinned() as p)::text,
+        (
+            select jsonb_object_agg(p.name, current_setting(p.name))
+            from gc._fixed_settings() as p
+        )::text,
         true);
-    perform set_config(p.name, p.value, true) from gc._pinned() as p;
+    perform set_config(p.name, p.value, true) from gc._fixed_settings() as p;
 end;
 $$;
 

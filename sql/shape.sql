@@ -151,7 +151,7 @@ create function gc._print_settings(c gc._shape)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select concat_ws(E'\n', case when not c.is_plain then gc._pinned_sql()
+    select concat_ws(E'\n', case when not c.is_plain then gc._fixed_settings_sql()
             else string_agg(distinct s.line, E'\n' order by s.line) end,
         case when gc._may_read_times(c) then gc._zone_settings() end)
     from pg_attribute as a

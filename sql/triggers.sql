@@ -67,7 +67,7 @@ as $$
         case when exists (
             select from unnest(c.refs) as r where t.relation in (r.referencing, c.target)
                 and gc._is_mention(r) and not (r.mention).is_safe
-        ) then gc._pinned_sql() end,
+        ) then gc._fixed_settings_sql() end,
         case when t.looks_up then gc._index_settings() end)
 $$;
 

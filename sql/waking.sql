@@ -208,7 +208,7 @@ exception
         return gc._next_look($2);
 end;$template$,
         jsonb_build_object(
-            'pinned', concat_ws(E'\n', gc._pinned_sql(), gc._zone_settings()),
+            'pinned', concat_ws(E'\n', gc._fixed_settings_sql(), gc._zone_settings()),
             'condition', gc._condition_at_sql(c, 'gc_moment')))
     where c.turns = 'up'
 $$;

@@ -70,7 +70,7 @@ class Storm:
     errors: list[Exception] = field(default_factory=list)
 
     def blow(self) -> None:
-        """Until the time is over, or a session has met an error that it should not."""
+        """Until the time is over, a mention of nothing was seen, or an unexpected error."""
         end = time.monotonic() + self.seconds
         stop = threading.Event()
         threads = [threading.Thread(target=self.guarded, args=(self.write, stop, number))
@@ -80,7 +80,7 @@ class Storm:
         for thread in threads:
             thread.start()
         with self.database.connect() as watcher:
-            while time.monotonic() < end and not self.errors:
+            while time.monotonic() < end and not self.errors and not self.of_nothing:
                 self.of_nothing = max(self.of_nothing, value(watcher, OF_NOTHING))
                 self.seen["watched"] += 1
                 time.sleep(0.05)
@@ -111,6 +111,8 @@ class Storm:
             with conn.transaction():
                 execute(conn, f"set transaction isolation level {level}")
                 self.seen[what] += self.act(conn, what)
+                # A transaction that has more to do: what it wrote is not seen by others yet.
+                time.sleep(random.choice([0, 0, random.random() / 50]))
         except psycopg.Error as error:
             if error.sqlstate not in REFUSALS:
                 raise
@@ -179,3 +181,13 @@ def test_no_mention_of_nothing_and_nothing_dead(
         assert rows(conn, "select why from gc.status()") == [(None,)]
     # The storm was one: files were collected while others wrote, and some who wrote lost the race.
     assert storm.seen["collected"] > 10 and storm.seen["refused with ZG005"] > 0
+
+
+def test_a_missing_lock_is_noticed(new_database: NewDatabase, plain_script: str) -> None:
+    lock = "where {t_is_m} for key share"
+    assert plain_script.count(lock) == 1
+    database = new_database()
+    database.psql(plain_script.replace(lock, "where {t_is_m}") + SCHEMA)
+    storm = Storm(database, 120)
+    storm.blow()
+    assert storm.of_nothing > 0, dict(storm.seen)

@@ -113,6 +113,7 @@ def fill(conn: Connection) -> None:
         values ('file', '1', '{ticket 4711}', now());
         insert into gc.struck_finalizers (collection, key, url, finalizer, reason)
         values ('file', '1', 'file:///store/1', 'audit', 'no auditor');
+        insert into gc.markers (prefix, place, checked_at) values ('s3://b/', '{}', 'infinity');
     """)
 
     # An object of two images, whose tombstone was seen by a server with many more transactions.
@@ -133,7 +134,7 @@ def fill(conn: Connection) -> None:
 def assert_filled(stored: dict[str, list[str]]) -> None:
     """A table without rows would show nothing about a dump."""
     empty = sorted(name for name, found in stored.items() if not found)
-    assert empty == ["app.usage", "gc.image_review_queue"]
+    assert empty == ["app.usage", "gc.durable_points", "gc.image_review_queue"]
 
 
 def settings_of(conn: Connection) -> list[tuple[object, ...]]:

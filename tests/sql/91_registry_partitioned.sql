@@ -1,3 +1,3 @@
--- The registry preset, with tables of 64 partitions: the same behaviour.
-\set partitions 64
+-- The registry preset, with tables of 8 partitions: the same behaviour.
+\set partitions 8
 \ir ../registry/scenarios.sql

@@ -31,7 +31,9 @@ class Objects:
             return None
 
     def urls(self) -> set[str]:
-        return {f"file://{path}" for path in self.folder.rglob("*") if path.is_file()}
+        """All but the marker, by which the folder knows its database."""
+        return {f"file://{path}" for path in self.folder.rglob("*")
+                if path.is_file() and not path.name.startswith(".blobgc")}
 
     def path(self, url: str) -> Path:
         assert url.startswith(self.prefix), url
