@@ -188,6 +188,12 @@ bench:
 	$(MAKE) --no-print-directory install
 	BLOBGC_BENCH=1 tests/with_server .venv/bin/python bench/measure.py $(if $(QUICK),--quick) $(ONLY)
 
+# SECONDS=60, SEED=1, WORLD=registry or application (both). SABOTAGE=all: what must be noticed.
+storm: $(PLAIN)
+	tests/setup
+	PYTHONPATH=tests:. tests/with_server .venv/bin/python -m storm $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD)) $(if $(SABOTAGE),--sabotage '$(SABOTAGE)')
+
 lint:
 	tests/setup
 	$(MAKE) --no-print-directory install
@@ -205,10 +211,11 @@ help:
 	@echo 'make demo-stop  stop the server of the demo and remove its files'
 	@echo 'make test       install, and run every test in a private server'
 	@echo 'make bench      measure against peers, and write bench/RESULTS.md (QUICK=1: 5 minutes)'
+	@echo 'make storm      everything at once, with kills (SECONDS=60 SEED=1 WORLD=… SABOTAGE=all)'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain wheel demo demo-stop reference screenshot test bench lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference screenshot test bench storm lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)

@@ -213,8 +213,9 @@ begin
         perform gc.review(batch);
         return;
     end if;
-    perform gc._review_collection(name, batch, s.max_rows, clock_timestamp() + s.statement_timeout)
-    from gc.settings as s;
+    perform gc._review_collection(r, batch, s.max_rows, clock_timestamp() + s.statement_timeout)
+    from gc.settings as s
+    cross join unnest(gc._reviewable(array[name], clock_timestamp() + s.statement_timeout)) as r;
 end;
 $$;
 

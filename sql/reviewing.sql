@@ -235,7 +235,7 @@ comment on function gc._is_idle(gc.collections) is
 
 
 -- The lock comes first, outside of everything that may be undone, and is kept to the end.
-create function gc._is_reviewable(name text, batch integer, until timestamptz)
+create function gc._is_reviewable(name text)
     returns boolean
     language plpgsql
     volatile
@@ -245,7 +245,7 @@ declare
     c gc.collections := gc._collection(name);
 begin
     perform gc._require_own(name);
-    if not gc._is_prepared(c, batch, until) or gc._is_idle(c) then
+    if c.prepare is null and gc._is_idle(c) then
         return false;
     end if;
     perform gc._is_current(name, c.fingerprint);
@@ -258,9 +258,29 @@ exception
 end;
 $$;
 
-comment on function gc._is_reviewable(text, integer, timestamptz) is
-    'Has a review prepared, locks the collection and makes its code fit. False if there is nothing '
-    'to do or, with a note, if it cannot be reviewed.';
+comment on function gc._is_reviewable(text) is
+    'Locks a collection for a review and makes its code fit. False if there is nothing to do or, '
+    'with a note, if it cannot be reviewed.';
+
+
+create function gc._can_begin(name text, batch integer, until timestamptz)
+    returns boolean
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return gc._is_prepared(gc._collection(name), batch, until);
+exception
+    when query_canceled or others then
+        perform gc._note_problem(name, sqlerrm);
+        return false;
+end;
+$$;
+
+comment on function gc._can_begin(text, integer, timestamptz) is
+    'Has a review of a collection prepared. False if it is not to be now or, with a note, if that '
+    'cannot be done.';
 
 
 -- As many as are left go; when none is, the brake is pulled. A batch deletes no more rows than it
@@ -288,6 +308,32 @@ comment on function gc._review_what_is_left(text, integer, integer, integer, tim
     'Reviews after a batch that was undone because more would have gone than the brake allows.';
 
 
+-- Before any row is locked. Whoever waits for a table, because somebody alters it or because code
+-- is made again for it, must not have rows for which those wait who are writing that table.
+create function gc._reviewable(names text[], until timestamptz)
+    returns text[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    reviewable text[] := '{}';
+    name text;
+begin
+    foreach name in array names loop
+        exit when clock_timestamp() > until;
+        if not gc._is_paused(name, 'reviews') and gc._is_reviewable(name) then
+            reviewable := reviewable || name;
+        end if;
+    end loop;
+    return reviewable;
+end;
+$$;
+
+comment on function gc._reviewable(text[], timestamptz) is
+    'Those of the collections that can be reviewed and have something to do, locked for a review.';
+
+
 create function gc._review_collection(name text, batch integer, room integer, until timestamptz)
     returns gc._review_result
     language plpgsql
@@ -298,7 +344,7 @@ declare
     r gc._review_result := (0, 0, 0, 0, 0, 0, 0);
     more integer;
 begin
-    if gc._is_paused(name, 'reviews') or not gc._is_reviewable(name, batch, until) then
+    if gc._is_paused(name, 'reviews') or not gc._can_begin(name, batch, until) then
         return r;
     end if;
     if (gc._collection(name)).collect = 'deleted' then
@@ -325,7 +371,7 @@ end;
 $$;
 
 comment on function gc._review_collection(text, integer, integer, timestamptz) is
-    'Reviews a batch of one collection, whatever happens in it.';
+    'Reviews a batch of one collection that is locked for that, whatever happens in it.';
 
 
 create function gc._in_turn()
@@ -382,6 +428,7 @@ create function gc.review(batch integer default 1000)
 as $$
 declare
     names text[] := gc._in_turn();
+    reviewable text[];
     room integer := (select s.max_rows from gc.settings as s);
     time_left interval := (select s.statement_timeout from gc.settings as s);
     until timestamptz := clock_timestamp() + time_left;
@@ -392,15 +439,19 @@ begin
     perform gc._require_batch(batch);
     perform gc._limit_lock_waits();
     perform gc._note_runner('', null);
+    reviewable := gc._reviewable(names, until);
     for i in 1 .. cardinality(names) loop
         if clock_timestamp() > until then
             perform gc._begin_next_with(names[i]);
             exit;
         end if;
         time_left := greatest(until - clock_timestamp(), '0') / (cardinality(names) - i + 1);
-        r := gc._review_collection(names[i], batch,
-            ceil(room::numeric / (cardinality(names) - i + 1))::integer,
-            clock_timestamp() + time_left);
+        r := (0, 0, 0, 0, 0, 0, 0);
+        if names[i] = any (reviewable) then
+            r := gc._review_collection(names[i], batch,
+                ceil(room::numeric / (cardinality(names) - i + 1))::integer,
+                clock_timestamp() + time_left);
+        end if;
         room := greatest(room - r.touched, 0);
         results := results || jsonb_build_object(names[i], r);
     end loop;

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
+from cluster import Cluster, answers, cluster_of_its_own
 from conftest import (
     APP,
-    BIN,
     NO_DELAY,
     TRACK,
     Connection,
@@ -44,76 +38,10 @@ SETUP = (
 )
 
 
-class Cluster:
-    """A server of its own, with fsync on, that may be crashed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.database = Database("postgres", str(folder), os.environ["PGPORT"], "postgres")
-
-    def run(self, program: str, *arguments: str) -> None:
-        user = os.environ["BLOBGC_PGUSER_OS"] if os.getuid() == 0 else None
-        with (self.folder / "output").open("a") as output:
-            subprocess.run(
-                [str(BIN / program), "-D", str(self.folder / "data"), *arguments],
-                cwd=self.folder,
-                user=user,
-                extra_groups=[] if user else None,
-                stdout=output,
-                stderr=output,
-                check=True,
-            )
-
-    def start(self) -> None:
-        self.run("pg_ctl", "start", "-w", "-s", "-l", str(self.folder / "log"))
-
-    def stop(self) -> None:
-        self.run("pg_ctl", "stop", "-m", "immediate", "-s")
-
-    def pull_the_plug(self, pid: int) -> None:
-        self.stop()
-        self.start()
-
-    def kill_the_backend(self, pid: int) -> None:
-        """The postmaster ends all other sessions too, and recovers."""
-        with self.database.connect() as witness:
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not answers(witness), "the server to notice the crash")
-        wait_until(self.accepts, "the server to recover")
-
-    def accepts(self) -> bool:
-        try:
-            self.database.connect().close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-
-def answers(conn: Connection) -> bool:
-    try:
-        conn.execute("select 1")
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    folder = Path(tempfile.mkdtemp(prefix="blobgc_crash."))
-    if os.getuid() == 0:
-        shutil.chown(folder, os.environ["BLOBGC_PGUSER_OS"])
-    private = Cluster(folder)
-    try:
-        private.run("initdb", "-U", "postgres", "--auth=trust", "--locale=C.UTF-8", "-E", "UTF8")
-        with (folder / "data" / "postgresql.conf").open("a") as conf:
-            conf.write(f"listen_addresses = ''\nport = {private.database.port}\n")
-            conf.write(f"unix_socket_directories = '{folder}'\nfsync = on\n")
-        private.start()
+    with cluster_of_its_own("fsync = on") as private:
         yield private
-    finally:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            private.stop()
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(params=["pull_the_plug", "kill_the_backend"])

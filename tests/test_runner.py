@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from cluster import Cluster
 from conftest import (
     ROOT,
     Connection,
@@ -38,7 +39,7 @@ from conftest import (
 from prometheus_client.parser import text_string_to_metric_families
 from proxy import Fault
 from stores import AmazonObjects, FileObjects, GoogleObjects, Objects, free_port
-from test_crash import Cluster, cluster
+from test_crash import cluster
 
 from blobgc import runner
 from blobgc.stores import Tombstone

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster import Cluster
 from conftest import ROOT, Connection, NewDatabase, execute, rows, value, wait_until
 from stores import AmazonObjects, AzureObjects, FileObjects, GoogleObjects, Objects, free_port
-from test_crash import Cluster, cluster
+from test_crash import cluster
 from test_runner import (
     NewWorld,
     Process,

@@ -1,0 +1,472 @@
+"""The application's world: files that share objects, and every kind of reference to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from conftest import Connection, execute, rows
+
+from storm.client import PATIENCE, REFUSALS, Client, is_lost
+from storm.world import World
+
+if TYPE_CHECKING:
+    from storm.blow import Storm
+
+FILES = range(1, 17)  # Keys,
+PATHS = range(12)  # and objects that rows share.
+PICTURES = range(1, 7)
+LEVELS = ["read committed"] * 6 + ["repeatable read", "serializable"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of reference: where one is, in what column, and how it is written."""
+
+    table: str
+    column: str = "file_id"
+    written: str = "%s"  # As a value of the column.
+    read: str = "file_id"
+    has_key: bool = True  # PostgreSQL itself refuses to refer to nothing.
+
+    @property
+    def put(self) -> str:
+        return (f"insert into {self.table} (id, {self.column}) values (%s, {self.written}) "
+                f"on conflict (id) do update set {self.column} = excluded.{self.column}")
+
+
+KINDS = {
+    "cascade": Kind("app.post"),
+    "set null": Kind("app.avatar"),
+    "restrict": Kind("app.receipt"),
+    "deferred": Kind("app.invoice"),
+    "composite": Kind("app.part"),
+    "partitioned": Kind("app.view"),
+    "column": Kind("app.mention", has_key=False),
+    "array": Kind("app.mention", "file_ids", "array[%s, null]::integer[]", "file_ids[1]", False),
+    "by digest": Kind("app.mention", "digest", "'d' || %s", "substr(digest, 2)::integer", False),
+    "note": Kind("app.note", has_key=False),
+}
+
+MENTIONED = """
+select file_id as id from app.mention where file_id is not null
+union all
+select u from app.mention cross join unnest(file_ids) as u where u is not null
+union all
+select substr(digest, 2)::integer from app.mention where digest is not null
+"""
+
+
+class Application(World):
+    refusals = REFUSALS | {"23503", "55P03"}
+    never = {
+        "a mention of nothing":
+            f"select id from ({MENTIONED}) as m where m.id not in (select id from app.file)",
+    }
+    dead = {
+        "a file that nothing uses": f"""
+            select f.id, f.path from app.file as f
+            where f.id not in ({MENTIONED})
+                and not exists (select from app.post as r where r.file_id = f.id)
+                and not exists (select from app.avatar as r where r.file_id = f.id)
+                and not exists (select from app.receipt as r where r.file_id = f.id)
+                and not exists (select from app.invoice as r where r.file_id = f.id)
+                and not exists (select from app.part as r where r.file_id = f.id)
+                and not exists (select from app.view as r where r.file_id = f.id)
+                and not exists (select from app.note as r where r.file_id = f.id)
+                and not exists (
+                    select from app.file as r where r.thumbnail_of = f.id and r.id <> f.id)""",
+        "a picture that nothing uses": """
+            select id from app.picture where id not in (
+                select picture_id from app.frame where picture_id is not null)""",
+        "a draft that was left": "select * from app.draft",
+    }
+
+    def __init__(self, storm: Storm) -> None:
+        super().__init__(storm)
+        self.store = storm.objects.prefix
+        self.live = f"""
+            select 'file ' || id || ' ' || xmin, '{self.store}files/' || path from app.file
+            union all
+            select 'picture ' || id || ' ' || xmin, '{self.store}pictures/' || id from app.picture
+        """
+        # Since when notes are declared to refer to files: they may be gone, if not for all of that.
+        self.noted_since: float | None = 0.0
+
+    def create(self, conn: Connection) -> None:
+        script = (Path(__file__).parent / "application.sql").read_text()
+        execute(conn, script.replace("{store}", self.store))
+
+    def client(self, number: int) -> Client:
+        return User(self.storm, self, number)
+
+    def content_of(self, url: str) -> bytes:
+        return url.removeprefix(self.store).encode() * 20
+
+    def abandon(self, conn: Connection) -> None:
+        tables = {kind.table for kind in KINDS.values()} | {"app.frame"}
+        execute(conn, "".join(f"delete from {table};" for table in sorted(tables)))
+        execute(conn, "update app.file set thumbnail_of = null")
+
+
+class User(Client):
+    """A client of the application. Of each kind of reference it has one of its own, which it sets
+    to a file, moves, and clears."""
+
+    weights = {
+        "upload": 14, "insert_first": 10, "copy": 6, "copy_and_delete": 24, "replace": 4,
+        "refer": 20, "clear": 34, "refer_in_two_phases": 4, "delete": 8, "thumbnail": 2,
+        "check_any": 12,
+        "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 4,
+        "pin": 2, "pause": 1, "declare": 1, "alter": 1, "ask": 1,
+    }
+
+    def __init__(self, storm: Storm, world: Application, number: int) -> None:
+        super().__init__(storm, number)
+        self.world = world
+        self.things = 0
+
+    def number_next(self) -> str:
+        self.things += 1
+        return f"client {self.number} {self.things}"
+
+    def set_up_session(self, conn: Connection) -> None:
+        """What was prepared survives a crash: somebody must end it."""
+        for (name,) in conn.execute("select gid from pg_prepared_xacts "
+                                    "where database = current_database()"):
+            if name.startswith(f"client {self.number} "):
+                how = self.chance.choice(["commit", "rollback"])
+                conn.execute(f"{how} prepared '{name}'".encode())
+        conn.execute("delete from app.draft where id = %s", [self.number])
+
+    def url(self, path: object) -> str:
+        return f"{self.world.store}files/{path}"
+
+    def execute(self, query: str, *arguments: object) -> int:
+        return self.conn.execute(query.encode(), arguments).rowcount
+
+    def any_level(self) -> str:
+        return self.chance.choice(LEVELS)
+
+    # References
+
+    def put_reference(self, name: str, file: int) -> None:
+        """In a transaction. Only a file that it sees is mentioned: a convention checks nothing."""
+        kind = KINDS[name]
+        if not kind.has_key and not self.rows("select from app.file where id = %s", file):
+            raise psycopg.errors.ForeignKeyViolation("no such file")
+        if self.chance.random() < 0.2:
+            self.execute("savepoint s")
+            self.execute(kind.put, self.slot(name), self.chance.choice(FILES))
+            self.execute("rollback to s")
+        self.execute(kind.put, self.slot(name), file)
+
+    def slot(self, name: str) -> int:
+        """The three kinds of mentions are columns of one table."""
+        return 100 * self.number + [*KINDS].index(name)
+
+    def kind(self) -> str:
+        return self.chance.choice([*KINDS])
+
+    def refer(self) -> None:
+        name, file = self.kind(), self.chance.choice(FILES)
+        with self.telling(name, file), self.transaction(self.any_level()):
+            self.put_reference(name, file)
+        self.oracle.count(f"refer: {name}")
+
+    def refer_in_two_phases(self) -> None:
+        name, file, prepared = self.kind(), self.chance.choice(FILES), self.number_next()
+        with self.telling(name, file):
+            self.execute("begin")
+            try:
+                self.put_reference(name, file)
+                self.execute(f"prepare transaction '{prepared}'")
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    self.execute("rollback")
+                raise
+            self.linger()
+            self.execute(f"commit prepared '{prepared}'")
+        self.oracle.count("refer in two phases")
+
+    def clear(self) -> None:
+        mine = [name for name, told in self.told.items()
+                if name in KINDS and told.values != {None}]
+        if mine:
+            name = str(self.chance.choice(mine))
+            with self.telling(name, None), self.transaction():
+                self.execute(f"delete from {KINDS[name].table} where id = %s", self.slot(name))
+            self.oracle.count("clear")
+
+    def check_any(self) -> None:
+        if self.told:
+            self.check(self.chance.choice([*self.told]))
+            self.oracle.count("check")
+
+    def check(self, what: Hashable) -> None:
+        """A reference of ours is there, and what it refers to, with every byte."""
+        if what == "frame":
+            self.check_frame()
+            return
+        kind, told = KINDS[str(what)], self.told[what]
+        noted_since = self.world.noted_since
+        found = self.rows(
+            f"select r.file, f.path from (select {kind.read} from {kind.table} where id = %s) "
+            "as r(file) left join app.file as f on f.id = r.file", self.slot(str(what)))
+        file, path = found[0] if found else (None, None)
+        if not self.check_told(what, file, *(("file", value) for value in told.values)):
+            return
+        if file is None:
+            return
+        if what == "note" and (self.world.noted_since != noted_since or noted_since is None
+                               or told.since <= noted_since):
+            return
+        if path is None:
+            self.oracle.violated(f"{what} of client {self.number} refers to file {file}, which is "
+                                 "gone")
+
+    # Files
+
+    def upload(self) -> None:
+        """Announced, written, inserted, with a reference."""
+        self.upload_path(self.chance.choice(PATHS), self.chance.choice(FILES), self.kind())
+
+    def upload_path(self, path: object, file: int, name: str) -> None:
+        upload, url, begun = self.number_next(), self.url(path), time.monotonic()
+        with self.transaction():
+            self.rows("select gc.begin_upload('file', %s, %s, '1 second', upload => %s)",
+                      str(file), url, upload)
+        self.linger()
+        self.put(url, begun)
+        self.linger_long()
+        with self.telling(name, file), self.transaction():
+            self.insert_file(file, path)
+            self.put_reference(name, file)
+            if not self.value("select gc.end_upload('file', %s, %s)", str(file), upload):
+                raise psycopg.errors.SerializationFailure("the upload took too long")
+        self.debts = [debt for debt in self.debts if debt != url]
+        self.oracle.count("upload")
+
+    def insert_file(self, file: int, path: object) -> None:
+        self.execute("insert into app.file (id, digest, path) values (%s, 'd' || %s, %s)",
+                     file, file, str(path))
+
+    def pay(self, debt: str) -> None:
+        """Under a key that no other client has."""
+        path = debt.removeprefix(self.world.store)
+        if path.startswith("pictures/"):
+            self.upload_this_picture(int(path.removeprefix("pictures/")))
+            return
+        file = 100 + self.number
+        if self.rows("select from app.file where id = %s", file):
+            self.told.pop("cascade", None)
+            with self.oracle.taking(("file", file)), self.transaction():
+                self.execute("delete from app.file where id = %s", file)
+        self.upload_path(path.removeprefix("files/"), file, "cascade")
+
+    def insert_first(self) -> None:
+        """The row, kept by a draft; then the object; then a reference may come."""
+        path, file = self.chance.choice(PATHS), self.chance.choice(FILES)
+        with self.oracle.writing(self.url(path)):
+            try:
+                with self.transaction(self.any_level()):
+                    self.insert_file(file, path)
+                    self.execute("insert into app.draft values (%s, %s)", self.number, file)
+            except psycopg.Error as error:
+                if not is_lost(error) or not self.is_inserted():
+                    raise
+            self.linger()
+            self.storm.objects.put(self.url(path), self.world.content_of(self.url(path)))
+        self.execute("delete from app.draft where id = %s", self.number)
+        self.oracle.count("insert first")
+
+    def is_inserted(self) -> bool:
+        """The answer to our commit was lost. Our draft tells, and stays until we drop it."""
+        self.forget_session()
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            try:
+                with self.storm.database.connect() as conn:
+                    return bool(conn.execute(
+                        "select from app.draft where id = %s", [self.number]).fetchall())
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+        raise TimeoutError("the server does not come back")
+
+    def copy(self) -> None:
+        """Another row with the object of one that is there; that one may go meanwhile."""
+        original, file = self.chance.sample(FILES, 2)
+        name = self.kind()
+        with self.telling(name, file), self.transaction(self.any_level()):
+            found = self.rows("select path from app.file where id = %s", original)
+            if not found:
+                raise psycopg.errors.ForeignKeyViolation("nothing to copy")
+            self.linger()
+            self.insert_file(file, found[0][0])
+            self.put_reference(name, file)
+        self.oracle.count("copy")
+
+    def copy_and_delete(self) -> None:
+        """A row gets the object of another, and another session deletes that one meanwhile. The
+        copy is inserted before the delete, or a while after it."""
+        alone = self.rows("select min(id), path from app.file group by path having count(*) = 1")
+        if not alone:
+            return
+        original, path = self.chance.choice(alone)
+        file, name, is_first = self.chance.choice(FILES), self.kind(), self.chance.random() < 0.5
+        with self.telling(name, file), self.transaction():
+            if not self.rows("select from app.file where id = %s and path = %s", original, path):
+                return
+            if is_first:
+                self.insert_file(file, path)
+            with self.oracle.taking(("file", original)), self.storm.database.connect() as other:
+                self.delete_file(other, original)
+            time.sleep(self.chance.uniform(0, 0.6))
+            if not is_first:
+                self.insert_file(file, path)
+            self.put_reference(name, file)
+        self.oracle.count("copy and delete")
+
+    def replace(self) -> None:
+        """A file gets another object."""
+        path, file = self.chance.choice(PATHS), self.chance.choice(FILES)
+        upload, url, begun = self.number_next(), self.url(path), time.monotonic()
+        with self.transaction():
+            self.rows("select gc.begin_upload('file', %s, %s, '1 second', upload => %s)",
+                      str(file), url, upload)
+        self.put(url, begun)
+        with self.transaction():
+            changed = self.execute("update app.file set path = %s where id = %s", str(path), file)
+            if not changed or not self.value(
+                    "select gc.end_upload('file', %s, %s)", str(file), upload):
+                raise psycopg.errors.SerializationFailure("nothing to replace, or too late")
+        self.debts = [debt for debt in self.debts if debt != url]
+        self.oracle.count("replace")
+
+    def delete_file(self, conn: Connection, file: int) -> None:
+        """As an application should: lock, look for mentions, delete."""
+        with conn.transaction():
+            rows(conn, "select from app.file where id = %s for update", file)
+            conn.execute(
+                f"delete from app.file where id = %s and id not in ({MENTIONED}) and id not in "
+                "(select file_id from app.note where file_id is not null)".encode(), [file])
+            self.linger()
+
+    def delete(self) -> None:
+        file = self.chance.choice(FILES)
+        with self.oracle.taking(("file", file)):
+            self.delete_file(self.conn, file)
+        self.oracle.count("delete")
+
+    def thumbnail(self) -> None:
+        file, other = self.chance.sample(FILES, 2)
+        value = None if self.chance.random() < 0.7 else other
+        with self.transaction(self.any_level()):
+            self.execute("update app.file set thumbnail_of = %s where id = %s", value, file)
+        self.oracle.count("thumbnail")
+
+    # Pictures
+
+    def upload_picture(self) -> None:
+        self.upload_this_picture(self.chance.choice(PICTURES))
+
+    def upload_this_picture(self, picture: int) -> None:
+        upload, begun = self.number_next(), time.monotonic()
+        url = f"{self.world.store}pictures/{picture}"
+        with self.transaction():
+            self.rows("select gc.begin_upload('picture', %s, wait => '1 second', upload => %s)",
+                      str(picture), upload)
+        self.put(url, begun)
+        self.linger_long()
+        with self.telling("frame", picture), self.transaction():
+            self.execute("insert into app.picture values (%s) on conflict do nothing", picture)
+            self.execute("insert into app.frame values (%s, %s) on conflict (id) do update "
+                         "set picture_id = excluded.picture_id", self.number, picture)
+            if not self.value("select gc.end_upload('picture', %s, %s)", str(picture), upload):
+                raise psycopg.errors.SerializationFailure("the upload took too long")
+        self.debts = [debt for debt in self.debts if debt != url]
+        self.oracle.count("upload picture")
+
+    def drop_frame(self) -> None:
+        with self.telling("frame", None), self.transaction():
+            self.execute("delete from app.frame where id = %s", self.number)
+        self.oracle.count("drop frame")
+
+    def delete_picture(self) -> None:
+        picture = self.chance.choice(PICTURES)
+        with self.oracle.taking(("picture", picture)), self.transaction():
+            self.execute("delete from app.picture where id = %s", picture)
+        self.oracle.count("delete picture")
+
+    def restore_picture(self) -> None:
+        found = self.rows("select collection, key from gc.trash where collection = 'picture'")
+        if found:
+            with self.oracle.taking("a restore"), self.transaction():
+                self.rows("select gc.restore(%s, %s)", *self.chance.choice(found))
+            self.oracle.count("restore")
+
+    def check_frame(self) -> None:
+        told = self.told["frame"]
+        found = self.rows("select picture_id from app.frame where id = %s", self.number)
+        self.check_told("frame", found[0][0] if found else None, "a restore",
+                        *(("picture", value) for value in told.values))
+
+    # Operators
+
+    def pin(self) -> None:
+        file, begun, holder = self.chance.choice(FILES), time.monotonic(), self.number_next()
+        if self.value("select gc.pin('file', %s::text, 'storm', now() + interval '5 seconds', %s)",
+                      str(file), holder):
+            time.sleep(self.chance.uniform(0, 0.1))
+            is_there = self.rows("select from app.file where id = %s", file)
+            if not is_there and time.monotonic() < begun + 4 and not (
+                    self.oracle.may_be_gone(begun, [("file", file)])):
+                self.oracle.violated(f"file {file} was pinned, and is gone")
+        self.rows("select gc.unpin('file', %s::text, %s)", str(file), holder)
+        self.oracle.count("pin")
+
+    def pause(self) -> None:
+        what = self.chance.choice(["reviews", "deletes", None])
+        self.rows("select gc.pause('file', 'storm', now() + interval '1 second', %s)", what)
+        time.sleep(self.chance.uniform(0, 0.5))
+        self.rows("select gc.resume('file')")
+        self.oracle.count("pause")
+
+    def declare(self) -> None:
+        """Notes refer to files, and then they do not. One client says so."""
+        if self.number != 0:
+            return
+        self.world.noted_since = None
+        if self.rows("select from gc.declared_references where referencing = 'app.note'::regclass"):
+            with self.transaction():
+                self.rows("select gc.drop_reference('file', 'app.note', 'file_id')")
+        time.sleep(self.chance.uniform(0, 0.2))
+        with self.transaction():
+            self.rows("select gc.declare_reference('file', 'app.note', 'file_id')")
+        self.world.noted_since = time.monotonic()
+        self.oracle.count("declare")
+
+    def alter(self) -> None:
+        """A migration that gives up soon, as a careful one does."""
+        change = self.chance.choice([
+            "alter table app.file add column if not exists extra integer",
+            "alter table app.file drop column if exists extra",
+            "alter table app.post drop constraint post_file_fkey, add constraint post_file_fkey "
+            "foreign key (file_id) references app.file on delete cascade",
+            "alter table app.view detach partition app.view_1; alter table app.view attach "
+            "partition app.view_1 for values with (modulus 2, remainder 1)",
+            "alter table app.avatar alter column file_id set default null",
+        ])
+        with self.transaction():
+            execute(self.conn, f"set local lock_timeout = '50ms'; {change}")
+        self.oracle.count("alter")
+
+    def ask(self) -> None:
+        self.rows(self.chance.choice([
+            "select from gc.status()", "select from gc.preview()", "select from gc.forecast()",
+            "select from gc.explain('file', '3')", "select from gc.check()"]))
+        self.oracle.count("ask")

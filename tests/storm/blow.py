@@ -1,0 +1,140 @@
+"""A storm as a whole: it is set up, blows for a time, calms down, and is looked at."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+from cluster import Cluster
+from conftest import ROOT, Database
+
+from storm.kills import Kills, Runners
+from storm.objects import Objects
+from storm.oracle import Oracle
+from storm.sabotage import NOTHING, Sabotage
+from storm.watcher import Watcher
+from storm.world import World
+
+# Of the server: it crashes, but the machine does not. %e: refusals are told from errors by it.
+SETTINGS = (
+    "fsync = off", "log_line_prefix = '%e|%p|%a|'", "max_prepared_transactions = 50",
+    "autovacuum_naptime = 5", "max_connections = 80", "log_checkpoints = off",
+    "deadlock_timeout = '2s'",
+)
+SETTLES_WITHIN = 40.0  # Seconds.
+LOG = ROOT / "build" / "storm.log"  # The server's, after a violation.
+
+logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # Sessions are lost on purpose.
+
+
+class Storm:
+    lease = 2.0
+    upload_timeout = 3.0
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, world: type[World], seed: int,
+        sabotage: Sabotage = NOTHING, clients: int = 12, runners: int = 3,
+    ) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.seed = seed
+        self.number_of_runners = runners
+        self.oracle = Oracle()
+        for name in ("journal", "logs"):
+            (folder / name).mkdir()
+        self.objects = Objects(folder)
+        self.world = world(self)
+        self.package = self.copy_of_package(sabotage)
+        self.database = self.create_database(sabotage)
+        self.watcher = Watcher(self)
+        self.watcher.read_up_to = (cluster.folder / "log").stat().st_size
+        self.clients = [self.world.client(number) for number in range(clients)]
+        self.runners: Runners
+
+    # Setting up
+
+    def copy_of_package(self, sabotage: Sabotage) -> Path:
+        """What the runners import."""
+        if not sabotage.of_runner:
+            return ROOT
+        shutil.copytree(ROOT / "blobgc", self.folder / "package" / "blobgc")
+        path = self.folder / "package" / "blobgc" / "runner.py"
+        path.write_text(sabotage.apply(path.read_text()))
+        return path.parent.parent
+
+    def create_database(self, sabotage: Sabotage) -> Database:
+        name = f"storm_{self.folder.name}".replace(".", "_").replace("-", "_")
+        with self.cluster.database.connect() as conn:
+            conn.execute(f'create database "{name}"'.encode())
+        server = self.cluster.database
+        database = Database(name, server.host, server.port, server.user)
+        script = (ROOT / "build" / "blobgc-plain.sql").read_text()
+        database.psql(script if sabotage.of_runner else sabotage.apply(script))
+        with database.connect() as conn:
+            self.world.set_up(conn)
+        return database
+
+    # Blowing
+
+    def blow(self, seconds: float) -> None:
+        """Until the time is over, or something was seen to be wrong."""
+        stop = threading.Event()
+        self.runners = Runners(self, self.number_of_runners)
+        self.begun = time.monotonic()
+        threads = [threading.Thread(target=client.live, args=[stop]) for client in self.clients]
+        threads.append(threading.Thread(target=Kills(self).go_on, args=[stop]))
+        for thread in threads:
+            thread.start()
+        try:
+            while time.monotonic() < self.begun + seconds and not self.oracle.violations:
+                self.look(self.begun + seconds)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    def look(self, until: float) -> None:
+        """As long as the session lasts: it is killed like any other."""
+        try:
+            with self.database.connect() as conn:
+                while time.monotonic() < until and not self.oracle.violations:
+                    self.watcher.look(conn)
+                    time.sleep(0.1)
+        except psycopg.OperationalError:
+            time.sleep(0.05)
+
+    # Calming down
+
+    def calm_down(self) -> None:
+        """Nothing fails, or is killed, any more. What is left must become right by itself."""
+        (self.folder / "calm").touch()
+        for client in self.clients:
+            client.finish()
+        with self.database.connect() as conn:
+            self.world.calm_down(conn)
+            self.watcher.settle(conn, SETTLES_WITHIN)
+            self.watcher.look_at_the_end(conn)
+            for client in self.clients:
+                client.check_all()
+            self.world.abandon(conn)
+            self.watcher.settle(conn, SETTLES_WITHIN)
+            self.watcher.look_at_the_end(conn)
+            for url in self.objects.urls():
+                self.oracle.violated(f"{url} is still there, and everything else is gone")
+        self.runners.check()
+
+    def run(self, seconds: float) -> None:
+        try:
+            self.blow(seconds)
+            if not self.oracle.violations:
+                self.calm_down()
+        finally:
+            self.runners.end()
+            if self.oracle.violations:
+                shutil.copy(self.cluster.folder / "log", LOG)
+            with self.cluster.database.connect() as conn:
+                conn.execute(f'drop database "{self.database.name}" with (force)'.encode())

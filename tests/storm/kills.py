@@ -1,0 +1,147 @@
+"""What dies, or stands still, in a storm: runners, sessions, the server."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from conftest import ROOT, rows, wait_until
+
+if TYPE_CHECKING:
+    from storm.blow import Storm
+
+
+# A process that has imported all that a runner needs: starting Python takes a second or more.
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["storm.worker"])
+
+
+def run(package: Path, *arguments: Any) -> None:
+    """In the new process. A package that was tampered with is imported in place of ours."""
+    if package != ROOT:
+        sys.path.insert(0, str(package))
+        for name in [*sys.modules]:
+            if name.partition(".")[0] == "blobgc" or name == "storm.worker":
+                del sys.modules[name]
+    importlib.import_module("storm.worker").run(*arguments)
+
+
+class Runners:
+    """Processes that are started again when they have died."""
+
+    def __init__(self, storm: Storm, number: int) -> None:
+        self.storm = storm
+        self.started = 0
+        self.processes = [self.start() for _ in range(number)]
+
+    def start(self) -> ForkServerProcess:
+        self.started += 1
+        storm = self.storm
+        process = forks.Process(target=run, args=[
+            storm.package, storm.folder, f"{storm.seed} {self.started}",
+            storm.database.environment,
+            ["--store", storm.objects.prefix, "--batch", "200", "--lease", str(storm.lease),
+             "--timeout", str(storm.lease / 4), "--threads", "3",
+             "--worker", f"runner {self.started}"]])
+        process.start()
+        return process
+
+    def kill(self, index: int) -> None:
+        self.processes[index].kill()
+        self.processes[index].join()
+        self.processes[index] = self.start()
+
+    def stop_for(self, index: int, seconds: float) -> None:
+        """Never from the look at the clock to the delete: see worker.py."""
+        pid = self.processes[index].pid
+        assert pid is not None
+        gate = os.open(self.storm.folder / "gate", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: state_of(pid) in "TZ", "the runner to stop")
+        finally:
+            os.close(gate)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+
+    def check(self) -> None:
+        """One that ended by itself should not have; but at its start it asks for a connection once,
+        and ends if that is killed."""
+        for index, process in enumerate(self.processes):
+            if process.exitcode is not None:
+                log = (self.storm.folder / "logs" / str(process.pid)).read_text()
+                last = log.rstrip().rpartition("\n")[2]
+                if not (last.startswith("blobgc: ") and "connection" in last):
+                    self.storm.oracle.violated(
+                        f"a runner ended by itself ({process.exitcode}): {last}")
+                self.processes[index] = self.start()
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+class Kills:
+    """One after the other, chosen by random numbers of its own."""
+
+    def __init__(self, storm: Storm) -> None:
+        self.storm = storm
+        self.chance = random.Random(f"{storm.seed} kills")
+        self.weights = {"a session": 12, "a runner": 3, "a runner stopped": 4, "the server": 1}
+
+    def go_on(self, stop: threading.Event) -> None:
+        while not stop.wait(self.chance.uniform(0.1, 1.0)):
+            (what,) = self.chance.choices(list(self.weights), list(self.weights.values()))
+            self.storm.runners.check()
+            if what == "a session":
+                self.end_a_session()
+            elif what == "a runner":
+                self.storm.runners.kill(self.any_runner())
+            elif what == "a runner stopped":
+                seconds = self.chance.choice([0.3, 1.0, 1.3]) * self.storm.lease
+                self.storm.runners.stop_for(self.any_runner(), seconds)
+            else:
+                self.crash()
+            self.storm.oracle.count(f"kill: {what}")
+
+    def any_runner(self) -> int:
+        return self.chance.randrange(len(self.storm.runners.processes))
+
+    def pids(self) -> list[int]:
+        with self.storm.database.connect() as conn:
+            return [pid for (pid,) in rows(
+                conn, "select pid from pg_stat_activity where datname = current_database() "
+                      "and pid <> pg_backend_pid() order by backend_start")]
+
+    def end_a_session(self) -> None:
+        try:
+            pids = self.pids()
+            with self.storm.database.connect() as conn:
+                rows(conn, "select pg_terminate_backend(%s)", self.chance.choice(pids))
+        except psycopg.OperationalError:
+            pass  # It recovers, or was itself the one.
+
+    def crash(self) -> None:
+        if self.chance.random() < 0.5:
+            self.storm.cluster.pull_the_plug(0)
+        else:
+            with contextlib.suppress(ProcessLookupError, psycopg.OperationalError):
+                self.storm.cluster.kill_the_backend(self.chance.choice(self.pids()))

@@ -1,0 +1,201 @@
+"""The watcher: looks, all the while, whether what must hold does."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conftest import Connection, rows
+
+if TYPE_CHECKING:
+    from storm.blow import Storm
+
+# As the server's log_line_prefix makes it.
+LOGGED = re.compile(r"([0-9A-Z]{5})\|([^|]*)\|([^|]*)\|(ERROR|FATAL|PANIC|DETAIL):  (.*)")
+DEADLOCK = "40P01"
+# Who reads a table and then writes it has one with an ALTER TABLE that comes between. A restore
+# locks the tombstone before it inserts the row, and who inserts the same row does it the other way.
+KNOWN_DEADLOCKS = ("alter table", "gc.restore(")
+# A runner asks, at its start, what it may call; and who locks a table ends its vacuum.
+HARMLESS = ("a batch must have at least one row", "canceling autovacuum task")
+# Sessions that were ended, and a server that crashed.
+OF_KILLS = {"57P01", "57P02", "57P03", "08006", "08P01"}
+
+
+class Journals:
+    """What the runners have noted: nothing is confirmed twice, or after its lease."""
+
+    def __init__(self, storm: Storm) -> None:
+        self.storm = storm
+        self.read_up_to: Counter[Path] = Counter()
+        self.claimed: dict[tuple[Path, int], list[float]] = {}
+        self.asked: dict[Path, tuple[float, int]] = {}
+        self.unjudged: list[tuple[Path, float, list[int], int]] = []
+        self.confirmed: Counter[int] = Counter()  # How often each tombstone.
+        self.told = self.unknown = 0  # Confirms that were answered, and that may have happened.
+
+    def read(self) -> None:
+        for path in (self.storm.folder / "journal").iterdir():
+            with path.open("rb") as file:
+                file.seek(self.read_up_to[path])
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.read_up_to[path] += len(line)
+                    self.note(path, json.loads(line))
+        while self.unjudged and time.time() > self.unjudged[0][1] + 2 * self.storm.lease:
+            self.judge(*self.unjudged.pop(0))
+
+    def note(self, path: Path, line: dict[str, Any]) -> None:
+        at, ids = line["at"], line["ids"]
+        if line["what"] == "claimed":
+            for one in ids:
+                self.claimed.setdefault((path, one), []).append(at)
+        elif line["what"] == "confirming":
+            self.asked[path] = (at, len(ids))
+            self.unknown += len(ids)
+        else:
+            begun, number = self.asked.pop(path)
+            self.unknown -= number
+            self.told += line["number"]
+            self.unjudged.append((path, begun, ids, line["number"]))
+
+    def judge(self, path: Path, begun: float, ids: list[int], number: int) -> None:
+        """A lease is counted from when the answer to the claim was noted. That may be a while after
+        the database has counted it, even after the confirm: so a confirm is judged later."""
+        lease = self.storm.lease
+        in_time = [one for one in ids if any(
+            begun - lease < at < begun + 2 * lease for at in self.claimed[path, one])]
+        if number > len(in_time):
+            self.storm.oracle.violated(
+                f"{number} of {len(ids)} deletions were confirmed, and the lease was over for all "
+                f"but {len(in_time)}")
+        if number == len(ids):
+            self.confirmed.update(ids)
+            for one in ids:
+                if self.confirmed[one] > 1:
+                    self.storm.oracle.violated(f"tombstone {one} was confirmed twice")
+
+    def compare(self, conn: Connection) -> None:
+        """At the end: the log of deletions has all that were confirmed, and nothing else."""
+        self.read()
+        ((logged,),) = rows(conn, "select count(*) from gc.deletion_log where worker is not null")
+        if not self.told <= logged <= self.told + self.unknown:
+            self.storm.oracle.violated(
+                f"{logged} deletions are in the log; {self.told} were confirmed, and "
+                f"{self.unknown} perhaps")
+
+
+class Watcher:
+    def __init__(self, storm: Storm) -> None:
+        self.storm = storm
+        self.oracle = storm.oracle
+        self.journals = Journals(storm)
+        self.read_up_to = 0
+        self.entry = ""  # Of the log, so far.
+
+    def look(self, conn: Connection) -> None:
+        self.look_for_objects(conn)
+        for what, query in self.storm.world.never.items():
+            for row in rows(conn, query):
+                self.oracle.violated(f"{what}: {row}")
+        self.look_at_failures(conn)
+        self.read_log()
+        self.journals.read()
+
+    def look_for_objects(self, conn: Connection) -> None:
+        """A row that is there before and after its object was found missing is a row without."""
+        before = rows(conn, self.storm.world.live)
+        unwritten = self.oracle.unwritten()
+        suspicious = []
+        for row in before:
+            found = self.storm.objects.get(row[1])
+            if row[1] not in unwritten and found != self.storm.world.content_of(row[1]):
+                suspicious.append((row, "is missing" if found is None else "has other bytes"))
+        if suspicious:
+            after = rows(conn, self.storm.world.live)
+            for row, what in suspicious:
+                if row in after:
+                    self.oracle.violated(f"row {row[0]} is there, and its object {row[1]} {what}")
+
+    def look_at_failures(self, conn: Connection) -> None:
+        """Reviews that fail are tried again: nobody is told, so somebody has to look."""
+        for queue in self.queues(conn):
+            for (error,) in rows(conn, f"select distinct last_error from {queue} "
+                                       "where last_error is not null"):
+                if not any(part in error for part in self.storm.world.expected_failures):
+                    self.oracle.violated(f"a review failed: {error}")
+
+    def queues(self, conn: Connection) -> list[str]:
+        return [f"gc.{name}_review_queue"
+                for (name,) in rows(conn, "select name from gc.collections")]
+
+    def awake(self, conn: Connection) -> list[tuple[object, ...]]:
+        """What is queued, and not until time makes a condition true, which takes two minutes."""
+        found: list[tuple[object, ...]] = []
+        for queue in self.queues(conn):
+            found += rows(conn, f"select '{queue}', event, last_error from {queue} "
+                                "where review_after < now() + interval '1 minute' limit 10")
+        return found
+
+    def read_log(self) -> None:
+        """Entry by entry: lines that begin with a tab belong to the one before them."""
+        with (self.storm.cluster.folder / "log").open("rb") as file:
+            file.seek(self.read_up_to)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.read_up_to += len(line)
+                text = line.decode(errors="replace")
+                if text.startswith("\t"):
+                    self.entry += text
+                else:
+                    self.judge(self.entry)
+                    self.entry = text
+
+    def judge(self, entry: str) -> None:
+        found = LOGGED.match(entry)
+        if found is None or found[5] in HARMLESS:
+            return
+        sqlstate, application, kind, message = found[1], found[3], found[4], found[5]
+        if sqlstate == DEADLOCK:
+            if kind == "DETAIL" and not any(part in entry for part in KNOWN_DEADLOCKS):
+                self.oracle.violated(f"a deadlock: {entry}")
+        elif kind in ("ERROR", "FATAL", "PANIC") and (
+                sqlstate not in OF_KILLS | self.storm.world.refusals):
+            self.oracle.violated(f"in the server's log: {sqlstate} {kind} {message} "
+                                 f"({application})")
+
+    def settle(self, conn: Connection, seconds: float) -> None:
+        """Waits until nothing is queued and nothing to be deleted. That must not take for ever."""
+        end = time.monotonic() + seconds
+        while True:
+            left = [*self.awake(conn), *rows(conn, """
+                select collection, 'blocked', why from gc.status() where why is not null
+                union all
+                select collection, key, concat_ws(', ', worker, due_at - now(), wait_for, held_up,
+                    last_error) from gc.tombstones
+                union all
+                select 'prepared', gid, prepared::text from pg_prepared_xacts""")]
+            if not left:
+                return
+            if time.monotonic() > end:
+                self.oracle.violated(f"not settled after {seconds} s: {left[-5:]}")
+                return
+            time.sleep(0.2)
+            self.look(conn)
+
+    def look_at_the_end(self, conn: Connection) -> None:
+        """Once all is settled: nothing dead, no object without a row, no row without an object."""
+        self.look(conn)
+        self.journals.compare(conn)
+        for what, query in self.storm.world.dead.items():
+            for row in rows(conn, query):
+                self.oracle.violated(f"{what}: {row}")
+        named = {row[1] for row in rows(conn, self.storm.world.live)}
+        for url in self.storm.objects.urls() - named:
+            self.oracle.violated(f"{url} is there, and no row has it")
