@@ -105,7 +105,8 @@ PRESET = \
 	presets/registry/usage.sql \
 	presets/registry/settings.sql
 
-TRACKING = presets/registry/tracking.sql
+TRACKING = \
+	presets/registry/tracking.sql
 
 # What a registry of an earlier version needs before that is run again.
 PRESET_CHANGES := $(shell ls -v presets/registry/upgrade/*.sql)
