@@ -46,13 +46,16 @@ LIVING = \
 	sql/looking.sql \
 	sql/owning.sql \
 	sql/deleting.sql \
+	sql/preparing.sql \
 	sql/reviewing.sql \
 	sql/tombstones.sql \
 	sql/kept_whole.sql \
 	sql/still_used.sql \
+	sql/durability.sql \
 	sql/claims.sql \
 	sql/finalizers.sql \
 	sql/confirming.sql \
+	sql/careful.sql \
 	sql/log.sql \
 	sql/receipts.sql
 
@@ -63,6 +66,7 @@ RETURNING = \
 	sql/gate.sql \
 	sql/inserting.sql \
 	sql/trash.sql \
+	sql/reviving.sql \
 	sql/restoring.sql \
 	sql/orphaning.sql
 
@@ -71,7 +75,8 @@ STOPPING = \
 	sql/operations.sql \
 	sql/pauses.sql \
 	sql/pins.sql \
-	sql/brakes.sql
+	sql/brakes.sql \
+	sql/markers.sql
 
 # What people see, and who may do what.
 SERVING = \
@@ -83,6 +88,8 @@ SERVING = \
 	sql/preview.sql \
 	sql/frees.sql \
 	sql/checking.sql \
+	sql/listings.sql \
+	sql/reconciling.sql \
 	sql/registry.sql \
 	sql/rights.sql \
 	sql/entry_points.sql
@@ -94,6 +101,8 @@ PRESET = \
 	presets/registry/conventions.sql \
 	presets/registry/digests.sql \
 	presets/registry/tables.sql \
+	presets/registry/patterns.sql \
+	presets/registry/retention.sql \
 	presets/registry/repositories.sql \
 	presets/registry/blobs.sql \
 	presets/registry/uploads.sql \
@@ -102,7 +111,12 @@ PRESET = \
 	presets/registry/tags.sql \
 	presets/registry/manifests.sql \
 	presets/registry/images.sql \
+	presets/registry/pulls.sql \
+	presets/registry/judging.sql \
+	presets/registry/expiring.sql \
+	presets/registry/deployed.sql \
 	presets/registry/usage.sql \
+	presets/registry/freeing.sql \
 	presets/registry/settings.sql
 
 TRACKING = \

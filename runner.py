@@ -17,15 +17,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import blobgc
 from blobgc.database import Database
 from blobgc.errors import FAILED, HELD_UP, NOT_OURS, SUCCESS, reason
 from blobgc.logs import log
-from blobgc.stores import DELETED, RELEASED, Store, Tombstone, open_stores
-from blobgc.stores.base import TOLERANCE
+from blobgc.stores import DELETED, RELEASED, SPARED, Care, Store, Tombstone, open_stores
+from blobgc.stores.base import PAUSE, TOLERANCE
 
 if TYPE_CHECKING:
     from blobgc.bar import Bar
@@ -35,8 +35,14 @@ MANY_REASONS = 10  # Failures of a batch are reported by reason; the rarest beyo
 LOOK_ELSEWHERE = 5.0  # Seconds until the next look for what is due under no --store,
 REPEAT_WARNING = 60.0  # and until the same is said again.
 LOOK_AT_STATUS = 60.0  # Seconds: it counts what is queued, which takes a while.
+AT_A_LOOK = 25  # Objects of a share, where each is looked at by a request of its own.
 STEP_BACK = 2.0  # Seconds: --once looks again when something is due that soon.
 REFUSED = "refused: the address or generation leads elsewhere, or has another spelling"
+
+
+# What was done with a marker, its content and its tag, as gc.compare_marker takes them.
+Deed = tuple[str | None, str | None, str | None]
+NOTHING: Deed = (None, None, None)
 
 
 class Batch:
@@ -71,6 +77,10 @@ class Runner:
         self.prefixes = [store.prefix for store in self.stores]
         self.pools = {store: ThreadPoolExecutor(options.threads) for store in self.stores}
         self.settler = ThreadPoolExecutor(1)
+        self.at_markers = {store: ThreadPoolExecutor(1) for store in self.stores}
+        self.deeds: dict[Store, Future[Deed | None]] = {}  # What is being done with a marker.
+        self.not_before: dict[Store, float] = {}  # When a marker is asked about again.
+        self.stopped: dict[Store, tuple[str, float]] = {}  # Why, and when that was said.
         self.batches: dict[Store, list[Batch]] = {store: [] for store in self.stores}
         self.lock = threading.Lock()  # Of the batches.
         self.settled = threading.Event()  # A batch was, since this was last cleared.
@@ -217,11 +227,11 @@ class Runner:
         has_claimed = False
         self.turn = (self.turn + 1) % len(self.stores)  # Where there is a rate, all get a share.
         for store in self.stores[self.turn:] + self.stores[:self.turn]:
-            if self.may_claim(store) and self.claim(store):
+            if self.may_claim(store) and self.is_cleared(store) and self.claim(store):
                 has_claimed = True
         if has_claimed:
             return True
-        if self.has_batches():
+        if self.has_batches() or any(not store.pause_left() for store in self.deeds):
             self.settled.wait(POLL)
             return True
         return False
@@ -233,12 +243,72 @@ class Runner:
         now = time.monotonic()
         if self.stop.is_set() or now < self.next_claim or store.pause_left():
             return False
+        if now < self.not_before.get(store, 0.0):
+            return False
         # While others are busy, one that had nothing is not asked all the time.
         if self.has_batches() and now < self.asked_in_vain.get(store, 0.0) + POLL:
             return False
         with self.lock:
             batches = self.batches[store]
             return len(batches) < 3 or sum(batch.shares for batch in batches) < store.flow.width
+
+    # The marker: whether the bucket is this database's. The database decides, step by step.
+
+    def is_cleared(self, store: Store) -> bool:
+        """Whether a batch may be claimed now; if not, a step towards it is made."""
+        deed = self.deeds.get(store)
+        if deed and not deed.done():
+            return False
+        self.deeds.pop(store, None)
+        done = deed.result() if deed else NOTHING
+        if done is None:
+            return False
+        if store.honours_conditions is None:
+            self.deeds[store] = self.at_markers[store].submit(self.do, store, {"action": "learn"})
+            return False
+        (answer,) = self.database.rows(
+            "select * from gc.compare_marker(%s, %s, %s, %s, %s, %s)",
+            self.options.worker, store.prefix, *done, store.has_conditions())
+        if answer["action"] in ("read", "write"):
+            self.deeds[store] = self.at_markers[store].submit(self.do, store, answer)
+            return False
+        if answer["action"] == "wait":
+            self.not_before[store] = time.monotonic() + answer["seconds"]
+        if answer["action"] == "stop":
+            store.leave_alone(answer["seconds"])
+        self.tell_stopped(store, answer["reason"])
+        return answer["action"] in ("go", "idle")
+
+    def do(self, store: Store, answer: dict[str, Any]) -> Deed | None:
+        """In a thread of its own. None: the store has failed, and is left alone for a while."""
+        try:
+            if answer["action"] == "learn":
+                store.has_conditions()
+                return NOTHING
+            if answer["action"] == "read":
+                found = store.read_marker(answer["address"])
+                return ("read", found.content, found.tag) if found else ("read", None, None)
+            tag = store.write_marker(answer["address"], answer["body"], answer["replaces"])
+            return ("wrote", answer["body"], tag) if tag else ("refused", None, None)
+        except Exception as error:
+            store.leave_alone(PAUSE)
+            log.warning("%s: the marker %s.blobgc cannot be read or written, next try in %s s: %s",
+                        store.prefix, store.prefix, PAUSE, reason(error))
+            return None
+        finally:
+            self.settled.set()
+
+    def tell_stopped(self, store: Store, why: str | None) -> None:
+        """When it changes, and now and then again."""
+        before, said_at = self.stopped.get(store, (None, 0.0))
+        now = time.monotonic()
+        if why and (why != before or now > said_at + REPEAT_WARNING):
+            log.warning("%(store)s: nothing is deleted here: %(why)s",
+                        {"store": store.prefix, "why": why})
+            self.stopped[store] = (why, now)
+        if not why and before:
+            log.info("%(store)s: objects are deleted here again", {"store": store.prefix})
+            del self.stopped[store]
 
     def claim(self, store: Store) -> bool:
         """Claims a batch and hands it out. Whether there was anything."""
@@ -253,9 +323,20 @@ class Runner:
             self.asked_in_vain[store] = now
             return False
         self.next_claim = max(self.next_claim, now - POLL) + len(rows) / self.options.rate
-        batch = Batch(store, [Tombstone(**row) for row in rows], now)
+        batch = Batch(store, self.with_care([Tombstone(**row) for row in rows], now), now)
         self.hand_out(batch)
         return True
+
+    def with_care(self, tombstones: list[Tombstone], claimed: float) -> list[Tombstone]:
+        """The same; those that must be looked at before they are deleted say so."""
+        asked = time.monotonic()
+        until = claimed + self.options.lease / 2
+        cares = {}
+        for row in self.database.rows(
+                "select * from gc.careful(%s, %s, %s)", self.options.worker, ids_of(tombstones),
+                self.options.careful):
+            cares[row["id"]] = Care(row["untouched_for"], asked, until)
+        return [each._replace(care=cares.get(each.id)) for each in tombstones]
 
     def hand_out(self, batch: Batch) -> None:
         """Shares of a batch: each is a request, or several, which costs less for an object."""
@@ -266,6 +347,8 @@ class Runner:
             else:
                 batch.fates[tombstone.id] = REFUSED
         length = max(batch.store.flow.size, len(good) // self.options.threads // 4)
+        if any(tombstone.care for tombstone in good):
+            length = min(length, AT_A_LOOK)
         shares = [good[i:i + length] for i in range(0, len(good), length)]
         batch.shares = len(shares)
         with self.lock:
@@ -327,7 +410,7 @@ class Runner:
         begun = time.monotonic()
         may_ask = not self.stop.is_set()
         try:
-            answer = store.delete(some)
+            answer = store.delete_carefully(some)
         except Exception as error:
             if len(some) > 1 and store.is_refusal(error):
                 if not batch.store_is_well:
@@ -371,6 +454,7 @@ class Runner:
                 self.tell("select gc.release(%s, %s)", ids_of(released))
                 log.info("%(objects)s objects: released of %(store)s", {
                     "objects": len(released), "fate": RELEASED, "store": batch.store.prefix})
+            self.spare(by_fate.pop(SPARED, []), batch.store)
             for why, failed in with_few_reasons(by_fate).items():
                 self.tell("select gc.fail(%s, %s, %s)", ids_of(failed), why)
                 log.warning("%(objects)s objects: %(fate)s (%(url)s, for example)", {
@@ -381,8 +465,19 @@ class Runner:
                 self.batches[batch.store].remove(batch)
             self.settled.set()
 
+    def spare(self, tombstones: list[Tombstone], store: Store) -> None:
+        """Tells the database of objects that somebody has written a short time ago."""
+        ages = [each.care.age() for each in tombstones if each.care]
+        if ages:
+            self.settling.rows("select gc.spare(%s, %s, %s)", self.options.worker,
+                               ids_of(tombstones), ages)
+            log.info("%(objects)s objects: spared in %(store)s, for they were written a short time "
+                     "ago (%(url)s, for example)", {
+                         "objects": len(ages), "fate": SPARED, "store": store.prefix,
+                         "url": tombstones[0].url})
+
     def count(self, tombstone: Tombstone, fate: str) -> None:
-        what = fate if fate in (DELETED, RELEASED) else "failed"
+        what = fate if fate in (DELETED, RELEASED, SPARED) else "failed"
         self.counters[f"objects_{what}"] += 1
         self.counters[f"bytes_{what}"] += tombstone.size or 0
 

@@ -19,7 +19,10 @@ SPEAKS = "0.2"  # The versions of the extension that this package is written for
 CALLED = (
     "review(0)",
     "claim('probe', 0, '1 minute', '{file:///}')",
+    "compare_marker('', 'file:///')",
+    "careful('probe', '{}')",
     "confirm('probe', '{}')",
+    "spare('probe', '{}', '{}')",
     "next_due('{file:///}')",
     "release('probe', '{}')",
     "fail('probe', '{}', '')",

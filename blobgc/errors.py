@@ -8,6 +8,7 @@ FAILED = 1  # Something failed that may work later.
 UNUSABLE = 2  # It could not start, and will not before somebody changes something.
 HELD_UP = 3
 NOT_OURS = 4
+DIFFERS = 5  # What the store has and what the rows say is not the same.
 
 # What to do about an error of the database, by SQLSTATE.
 HINTS = {

@@ -260,7 +260,8 @@ begin
     for n in
         select t.collection, array_agg(t.id order by t.id) as fresh
         from gc.tombstones as t
-        where t.id = any (ids) and t.event is null and not t.counted
+        where t.id = any (ids) and not t.counted
+            and (t.event is null or t.event = 'reconcile')
         group by t.collection
     loop
         left_over := gc._left(n.collection, 'deletes');

@@ -196,8 +196,8 @@ comment on function gc._typed(regclass, name[]) is
     'Columns with their types, as text that no setting of a session changes.';
 
 
--- Declared immutable although it is not: PostgreSQL then calls it when it plans a statement, and not
--- at each execution. Altering a table drops every plan that reads the table, so in a statement
+-- Declared immutable although it is not: PostgreSQL then calls it when it plans a statement, not at
+-- each execution. Altering a table drops every plan that reads the table, so in a statement
 -- that reads it the answer is never out of date, and costs nothing.
 create function gc._has_columns(relation text, columns text[])
     returns boolean

@@ -233,6 +233,32 @@ $$;
 comment on function gc._check_stores() is 'Stores whose objects no runner deletes.';
 
 
+create function gc._check_markers()
+    returns setof gc._finding
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select 15, 'error', m.prefix, coalesce(gc._why_elsewhere(m.prefix), m.problem),
+        format('if this database is the one that may delete objects there: select gc.adopt(%L);',
+            m.prefix)
+    from gc.markers as m
+    where coalesce(gc._why_elsewhere(m.prefix), m.problem) is not null
+        and gc._marker_of(m.prefix) = m.prefix
+    union all
+    select 59, 'warning', 'durable_on', w, 'select application_name, state, flush_lsn from '
+        'pg_stat_replication; select slot_name, active, restart_lsn from pg_replication_slots;'
+    from gc._why_not_durable() as w
+    where exists (
+        select from gc.durable_points as p
+        where p.noted_at < clock_timestamp() - interval '15 minutes'
+    )
+$$;
+
+comment on function gc._check_markers() is
+    'Buckets that belong to another database, or to none; standbys that hold deletions up.';
+
+
 create function gc._check_finalizers()
     returns setof gc._finding
     language sql
@@ -350,6 +376,8 @@ begin
             union all
             select o.* from gc._check_stores() as o
             union all
+            select o.* from gc._check_markers() as o
+            union all
             select o.* from gc._check_finalizers() as o
             union all
             select o.* from gc._check_sessions() as o
@@ -364,5 +392,6 @@ revoke all on function gc.check() from public;
 
 comment on function gc.check() is
     'What is wrong, the most important first, each with the command that mends it: suspects, '
-    'blocked collections, the brake, failures, work that no runner does, uploads that seem not to '
-    'be announced, old transactions, missing indexes, versions, pauses. Changes nothing.';
+    'blocked collections, buckets of another database, the brake, failures, work that no runner '
+    'does, standbys that are behind, uploads that seem not to be announced, old transactions, '
+    'missing indexes, versions, pauses. Changes nothing.';

@@ -175,7 +175,9 @@ begin
     end;
     select gc._oldest_other(), pg_snapshot_xmax(pg_current_snapshot()) into oldest, newest;
     update gc.tombstones as t
-    set wait_for = case when oldest is null then '1' else newest end
+    set wait_for = case
+        when oldest is null and gc._durable_on() is null then '1' else newest
+    end
     where t.id = any (taken);
 end;
 $$;
@@ -187,7 +189,7 @@ comment on function gc._settle(
 
 
 -- A wait_for beyond every snapshot of this server came with a dump from another: all of those
--- transactions have ended.
+-- transactions have ended. Whether they have reached what durable_on names here is not known.
 create function gc._end_waits(
     stores text[], collections text[], prefixes text[], batch integer
 )
@@ -198,10 +200,11 @@ create function gc._end_waits(
 as $$
 declare
     newest xid8 := pg_snapshot_xmax(pg_current_snapshot());
-    oldest xid8 := coalesce(gc._oldest_other(), newest);
+    horizon xid8 := case when gc._durable_on() is not null then gc._durable_horizon() end;
+    oldest xid8 := least(coalesce(gc._oldest_other(), newest), horizon);
 begin
     update gc.tombstones as t
-    set wait_for = '1'
+    set wait_for = case when t.wait_for <= newest or horizon is null then '1'::xid8 end
     where t.id = any (array(
         select d.id
         from unnest(stores, collections) as s(store, collection)
@@ -222,7 +225,8 @@ end;
 $$;
 
 comment on function gc._end_waits(text[], text[], text[], integer) is
-    'Notes, for tombstones whose transactions have all ended, that nothing is waited for any more.';
+    'Notes, for tombstones whose transactions have all ended, and reached what they have to, that '
+    'nothing is waited for any more.';
 
 
 -- The group that has waited longest comes first.
@@ -477,6 +481,24 @@ comment on function gc._return_uploads(bigint[]) is
     'Gives back what somebody has begun to upload.';
 
 
+-- The address of a marker is nobody's object. In any case of its letters, because some stores do
+-- not tell them apart.
+create function gc._refuse_markers(leased bigint[])
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    update gc.tombstones as t
+    set worker = null, due_at = clock_timestamp() + gc._backoff(t.failures),
+        failures = t.failures + 1, last_error = 'refused: it is the address of a marker of blobgc'
+    where t.id = any (leased) and lower(t.url) like '%/.blobgc'
+$$;
+
+comment on function gc._refuse_markers(bigint[]) is
+    'Puts off tombstones that name the marker of a prefix: it is never handed out.';
+
+
 -- One step of the index for each group and each kind of tombstone, and further only over those that
 -- are not under a prefix. What waits for a transaction is asked for again in a second.
 create function gc._next_claim(prefixes text[], finalizer text)
@@ -533,7 +555,7 @@ create function gc._choose(
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    several boolean := gc._are_several();
+    several boolean := gc._are_several() or gc._durable_on() is not null;
     stores text[];
     collections text[];
     taken bigint[];
@@ -542,6 +564,9 @@ begin
     from gc._groups(prefixes, finalizer) as g;
     perform gc._settle(stores, collections, prefixes, several, moment, batch);
     perform gc._end_waits(stores, collections, prefixes, batch);
+    if not gc._cleared(prefixes, finalizer) then
+        return array[]::bigint[];
+    end if;
     taken := gc._take(stores, collections, prefixes, several, moment, batch);
     if cardinality(taken) = 0 then
         return taken;
@@ -599,6 +624,7 @@ begin
     having count(*) > 0;
     perform gc._return_uploads(taken);
     perform gc._step_back(gc._without_url(taken), 'its collection has no url any more');
+    perform gc._refuse_markers(taken);
     perform gc._drop_used(taken, moment + (select s.statement_timeout from gc.settings as s));
     return query
         select t.id, t.collection, t.key, t.label, t.url, t.generation, t.size, t.due_at

@@ -24,6 +24,9 @@ create table gc.collections (
         constraint collections_undo_not_negative check (undo >= '0')
         constraint collections_undo_not_endless check (undo <= '10 years'),
     finalizers text[] not null default '{}',
+    restored jsonb not null default '{}'
+        constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
+    prepare text,
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -39,7 +42,8 @@ create table gc.collections (
     scan_error text,
     problem text,
     problem_since timestamptz,
-    tracked_at timestamptz not null default now()
+    tracked_at timestamptz not null default now(),
+    careful boolean not null default false
 );
 
 comment on table gc.collections is 'The tables whose rows can become garbage; see gc.track.';
@@ -64,6 +68,11 @@ comment on column gc.collections.undo is
     'For how long a deleted row can be restored, and its object stays; null: as gc.settings says.';
 comment on column gc.collections.finalizers is
     'What has to be finished about an object, in this order, before it can be deleted.';
+comment on column gc.collections.restored is
+    'By the names of columns, what a row gets that was collected and is restored, so that its '
+    'condition does not hold any more.';
+comment on column gc.collections.prepare is
+    'The function that each review calls first; null: none. See gc.prepare.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';
@@ -89,6 +98,8 @@ comment on column gc.collections.scan_error is
 comment on column gc.collections.problem is 'Why nothing of it is reviewed; null: all is well.';
 comment on column gc.collections.problem_since is 'Since when nothing is reviewed.';
 comment on column gc.collections.tracked_at is 'When gc.track was first called.';
+comment on column gc.collections.careful is
+    'Objects are looked at before they are deleted: see gc.set_careful.';
 
 
 create function gc._collection(name text)

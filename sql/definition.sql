@@ -203,6 +203,95 @@ $$;
 comment on function gc._require_undo(interval) is 'Raises for an undo window that is none.';
 
 
+create function gc._restored_flaw(c gc.collections)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when jsonb_typeof(c.restored) <> 'object' then 'It is not of the form {"column": "value"}.'
+        when c.restored <> '{}' and c.condition is null
+            then 'Without a condition, no value makes a row garbage.'
+        else (
+            select format('"%s" is not a column that can be set.', r.key)
+            from jsonb_object_keys(c.restored) as r(key)
+            where not exists (
+                select from pg_attribute as a
+                where a.attrelid = c.target and a.attname = r.key and a.attnum > 0
+                    and not a.attisdropped and a.attgenerated = ''
+                    and a.attname <> all ((gc._key(c.target)).names)
+            )
+            limit 1
+        )
+    end
+$$;
+
+comment on function gc._restored_flaw(gc.collections) is
+    'Why rows that come back cannot get what gc.track was told; null: they can.';
+
+
+create function gc._restored_value(c gc.collections, name name)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('%L::%s', c.restored ->> name, format_type(a.atttypid, a.atttypmod))
+    from pg_attribute as a
+    where a.attrelid = c.target and a.attname = name and c.restored ? a.attname
+$$;
+
+comment on function gc._restored_value(gc.collections, name) is
+    'The expression for what a column gets in a row that was collected and comes back; null: what '
+    'it had.';
+
+
+create function gc._refuse_restored(c gc.collections, flaw text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if flaw is not null then
+        raise 'restored rows cannot get %', c.restored
+            using errcode = 'invalid_parameter_value', detail = flaw,
+                hint = 'condition => ''deleted_at is not null'' goes with '
+                    'restored => ''{"deleted_at": null}''.';
+    end if;
+end;
+$$;
+
+comment on function gc._refuse_restored(gc.collections, text) is
+    'Raises for values that rows which come back cannot get; nothing where there is no flaw.';
+
+
+-- As its column would read it, so that no restore fails because of it.
+create function gc._require_restored_values(c gc.collections)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+-- @plpgsql_check_options: security_warnings = off
+begin
+    if c.restored <> '{}' then
+        execute (
+            select 'select ' || string_agg(gc._restored_value(c, r.key), ', ')
+            from jsonb_object_keys(c.restored) as r(key)
+        );
+    end if;
+exception
+    when data_exception or integrity_constraint_violation then
+        perform gc._refuse_restored(c, format('A value does not fit: %s.', sqlerrm));
+end;
+$$;
+
+comment on function gc._require_restored_values(gc.collections) is
+    'Reads each value that rows get which come back; raises for one that does not fit.';
+
+
 -- A version belongs to one object.
 create function gc._has_several(c gc.collections)
     returns boolean

@@ -115,7 +115,7 @@ create function gc._put_off_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
--- Of an entry that is left, the row is gone, or somebody has it locked: it is looked at again later.
+-- If an entry is left, its row is gone, or somebody has it locked: it is looked at again later.
 if deleted < reviewed - kept then
     with dropped as (
         delete from {queue} as q

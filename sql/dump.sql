@@ -30,5 +30,6 @@ select pg_extension_config_dump('gc.brakes', '');
 select pg_extension_config_dump('gc.allowances', '');
 select pg_extension_config_dump('gc.operations', '');
 select pg_extension_config_dump('gc.operations_id_seq', '');
+select pg_extension_config_dump('gc.markers', '');
 select pg_extension_config_dump('gc.trash_rows', '');
 select pg_extension_config_dump('gc.trash_rows_id_seq', '');

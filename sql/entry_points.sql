@@ -32,7 +32,7 @@ do $$
 begin
     perform gc._pin(f.oid, f.proname = any (array[
         'review', 'scan', 'claim', 'confirm', 'fail', 'release', 'next_due', 'pin', 'unpin',
-        'preview', 'explain'
+        'preview', 'explain', 'compare_marker'
     ]))
     from pg_proc as f
     where f.pronamespace = 'gc'::regnamespace and f.prokind = 'f'

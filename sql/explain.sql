@@ -296,7 +296,7 @@ begin
         (
             select ('deleting', gc._object_line(t), t.label, t.created_at)::gc._verdict
             from gc.tombstones as t
-            where t.id = any (gc._tombstones_of(name, row_key, array[_judge_gone.url]))
+            where t.id = any (gc._tombstones_of(name, array[row_key], array[_judge_gone.url]))
                 and t.key = row_key
             order by t.id desc
             limit 1
@@ -499,7 +499,7 @@ begin
     return query
         select 1, 'tombstone', t.url, gc._object_line(t), null::text, t.collection, t.key, t.due_at
         from gc.tombstones as t
-        where t.id = any (gc._tombstones_of(name, row_key, array[_tell_notes.url]))
+        where t.id = any (gc._tombstones_of(name, array[row_key], array[_tell_notes.url]))
         order by t.id desc
         limit 10;
     return query

@@ -137,7 +137,7 @@ as $$
 declare
     known text[];
 begin
-    if finalizer = 'storage'
+    if finalizer in ('storage', 'blobgc.quarantine')
         or exists (select from gc.collections as c where finalizer = any (c.finalizers))
         or exists (select from gc.tombstones as t where finalizer = any (t.finalizers))
     then

@@ -1,4 +1,4 @@
--- Operations: who has paused, resumed, pinned or unpinned what, when and why.
+-- Operations: who has paused, resumed, pinned, unpinned or adopted what, when and why.
 --
 -- Append-only. Kept as long as the log of deletions: see gc._purge_log.
 
@@ -16,13 +16,16 @@ create table gc.operations (
 create index operations_done_at_idx on gc.operations (done_at);
 
 comment on table gc.operations is
-    'What people have done, and what the brake has: pause, resume, pin, unpin, brake.';
+    'What people have done, and what the brake has: pause, resume, pin, unpin, brake, adopt, and '
+    'take over, when a runner replaced the marker of another database.';
 comment on column gc.operations.id is 'The order in which it was written.';
 comment on column gc.operations.done_at is 'When.';
 comment on column gc.operations.done_by is 'The role that had logged in, or the brake.';
-comment on column gc.operations.operation is 'What was done: pause, resume, pin, unpin or brake.';
+comment on column gc.operations.operation is
+    'What was done: pause, resume, pin, unpin, brake, adopt or take over.';
 comment on column gc.operations.collection is 'The collection; null: all of them.';
-comment on column gc.operations.what is 'What was paused or resumed: reviews or deletes.';
+comment on column gc.operations.what is
+    'What was paused or resumed: reviews or deletes; the prefix that was adopted.';
 comment on column gc.operations.key is 'The key that was pinned or unpinned.';
 comment on column gc.operations.reason is 'Why, as far as it was told.';
 

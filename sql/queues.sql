@@ -194,6 +194,25 @@ comment on function gc._queued_sql(gc._shape, text, text) is
     'The statement that queues rows of the collection''s own; none where they are never garbage.';
 
 
+-- A row whose condition does not hold is queued by the update that changes it. Asked only where the
+-- question cannot raise, nor its answer change with time: whether a column is not null.
+create function gc._inserted_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when c.condition ~ '^\(?([\w"]+\.)?[\w"]+ IS NOT NULL\)?$'
+            then format('new_rows as %s where %s', c.alias, c.condition)
+        else 'new_rows'
+    end
+$$;
+
+comment on function gc._inserted_sql(gc._shape) is
+    'The inserted rows that are to be reviewed.';
+
+
 create function gc._after_insert_sql(c gc._shape)
     returns text
     language sql
@@ -204,7 +223,7 @@ as $$
 {queued}
 {admit}$template$,
         jsonb_build_object(
-            'queued', gc._queued_sql(c, 'insert', 'new_rows'),
+            'queued', gc._queued_sql(c, 'insert', gc._inserted_sql(c)),
             'admit', case when c.url is null then '' else gc._computing_sql(c, gc._render(
                     'perform count({url}), count({generation}) from new_rows as {alias}{each};',
                     c.words),
@@ -212,7 +231,7 @@ as $$
 $$;
 
 comment on function gc._after_insert_sql(gc._shape) is
-    'What follows an insert into a collection: every row is reviewed once.';
+    'What follows an insert into a collection: every row that may be garbage is reviewed once.';
 
 
 -- EXCEPT compares whole rows; a type without an equality is compared by what it prints.

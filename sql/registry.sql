@@ -73,11 +73,11 @@ begin
                 hint = 'Leave partitions out for none, or try 64.';
     end if;
     if exists (
-        select from gc.collections as c where c.name in ('blob', 'manifest', 'repository')
+        select from gc.collections as c where c.name in ('blob', 'manifest', 'repository', 'tag')
     ) then
         raise 'there is a registry in this database already, or a collection of its names'
             using errcode = 'duplicate_object',
-                detail = 'A registry''s collections are blob, manifest and repository.',
+                detail = 'A registry''s collections are blob, manifest, repository and tag.',
                 hint = 'Create it in another database.';
     end if;
 end;
@@ -203,7 +203,7 @@ begin
     preset := regexp_replace(preset,
         '^create (table|unlogged table|index|unique index) ', 'create \1 if not exists ', 'gn');
     return regexp_replace(preset,
-        '^create (function|procedure|view) ', 'create or replace \1 ', 'gn');
+        '^create (function|procedure|view|trigger) ', 'create or replace \1 ', 'gn');
 end;
 $$;
 
@@ -211,6 +211,7 @@ comment on function gc._replay_registry(text, name) is
     'The preset for a schema where it has run before: tables stay, functions are replaced.';
 
 
+-- Its collections get the definitions of this version, but for what is the operator's to say.
 create function gc.upgrade_registry()
     returns name
     language plpgsql
@@ -224,6 +225,10 @@ as $$
 -- @plpgsql_check_options: security_warnings = off
 declare
     r gc._registry;
+    before jsonb := (
+        select jsonb_object_agg(c.name, jsonb_build_object('undo', c.undo, 'f', c.finalizers))
+        from gc.collections as c
+    );
 begin
     perform gc._require_owner();
     perform gc._lock('track');
@@ -233,11 +238,17 @@ begin
     end if;
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', r.schema), true);
     execute gc._fill_registry(
-        gc._registry_changes() || gc._replay_registry(gc._registry_preset(), r.schema),
+        gc._registry_changes() || gc._replay_registry(gc._registry_preset(), r.schema)
+            || gc._registry_tracking(),
         r.schema, r.store, r.partitions);
+    update gc.collections as c
+    set undo = (b.value ->> 'undo')::interval,
+        finalizers = array(select jsonb_array_elements_text(b.value -> 'f'))
+    from jsonb_each(before) as b
+    where b.key = c.name;
     perform gc._generate(c.name)
     from gc.collections as c
-    where c.name in ('blob', 'manifest', 'repository');
+    where c.name in ('blob', 'manifest', 'repository', 'tag');
     return r.schema;
 end;
 $$;

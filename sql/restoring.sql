@@ -10,13 +10,15 @@
 create unlogged table gc.restoring (
     run bigint not null,
     name text,
-    key text
+    key text,
+    is_revived boolean not null default false
 );
 
 comment on table gc.restoring is 'What a call of gc.restore was given so far. Always empty.';
 comment on column gc.restoring.run is 'The call, by a number that no other has.';
 comment on column gc.restoring.name is 'The collection, or the table.';
 comment on column gc.restoring.key is 'The key of the row.';
+comment on column gc.restoring.is_revived is 'It was there, and is no garbage any more.';
 
 
 create type gc._heap as (relation regclass, places tid[], fresh tid[]);
@@ -208,7 +210,10 @@ comment on function gc._wanted(text, regclass, text[]) is
     'The kept rows of these keys; raises ZG010 if there is none, and no row either.';
 
 
--- Where a review empties an owner in steps, what it owns went in earlier transactions.
+-- What went with a row went in the same transaction. But where a review empties an owner in steps,
+-- what it owns went earlier, in reviews of the same collection. A child that went several times
+-- comes back as it was the last time; one without a key went with its owner only. What went with an
+-- earlier row of the same key went before that: it is left alone.
 create function gc._companions_of(relation regclass, f gc._reference, fresh tid[])
     returns tid[]
     language plpgsql
@@ -230,12 +235,14 @@ begin
         'select array(select distinct on (coalesce(c."gc key", c."gc id"::text)) c."gc place" '
         'from (%s where k.relation = $4 and (k.xid = any ($2) or k.reviewed = any ($3))) as c '
         'join (%s where k.ctid = any ($1)) as p on %s '
-        'where c."gc xid" = p."gc xid" or c."gc reviewed" = p."gc reviewed" '
+        'where c."gc xid" = p."gc xid" or c."gc reviewed" = p."gc reviewed" and not exists ('
+        'select from gc.trash_rows as e where e.relation = $5 and e.key = p."gc key" '
+        'and e.id < p."gc id" and e.id > c."gc id") '
         'order by coalesce(c."gc key", c."gc id"::text), c."gc id" desc)',
         gc._typed_rows_sql(f.referencing, f.columns),
         gc._typed_rows_sql(relation, f.targets),
         gc._pair(f.targets, 'p', f.columns, 'c', f.operators))
-    into places using fresh, xids, draining, gc._root(f.referencing);
+    into places using fresh, xids, draining, gc._root(f.referencing), relation;
     return places;
 end;
 $$;
@@ -303,7 +310,7 @@ $$;
 comment on function gc._not_null_sql(gc._reference) is 'The condition that a row r refers to one.';
 
 
--- Found by the key; what a foreign key refers to otherwise is compared with all that is kept.
+-- A foreign key to the primary key: what is kept is found by the index on keys.
 create function gc._missing_by_key(
     relation regclass, target regclass, f gc._reference, fresh tid[]
 )
@@ -348,6 +355,8 @@ comment on function gc._missing_by_key(regclass, regclass, gc._reference, tid[])
     'one that is not kept either.';
 
 
+-- A foreign key to other columns: these are compared with those of all kept rows of the table. What
+-- is missing then is noticed when the rows are inserted.
 create function gc._missing_by_value(
     relation regclass, target regclass, f gc._reference, fresh tid[]
 )
@@ -375,8 +384,47 @@ end;
 $$;
 
 comment on function gc._missing_by_value(regclass, regclass, gc._reference, tid[]) is
-    'The same for a foreign key that refers to other columns than the key; what is missing is '
-    'noticed when the rows are inserted.';
+    'The same for a foreign key that refers to other columns than the key.';
+
+
+-- What is mentioned and neither there nor kept is nobody's concern, as when a row is inserted,
+-- unless it went a short time ago, or the reference is strict: then the insert is refused.
+create function gc._missing_mentioned(
+    relation regclass, target regclass, f gc._reference, fresh tid[]
+)
+    returns tid[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set timezone_abbreviations = 'Default'
+as $$
+-- @plpgsql_check_options: security_warnings = off
+declare
+    places tid[];
+begin
+    execute replace(format('select array(select distinct on (%1$s) p."gc place" '
+        'from (%2$s) as m(key) '
+        'join (%3$s where k.relation = $2 and k.until > clock_timestamp()) as p on %4$s '
+        'where not exists (select from %5$s as t where %6$s) order by %1$s, p."gc id" desc)',
+        gc._idents(f.targets, 'p.'),
+        gc._mentioned_sql(f, format('(%s where k.ctid = any ($1))',
+            gc._typed_rows_sql(relation, (f.mention).columns))),
+        gc._typed_rows_sql(target, f.targets),
+        gc._compare(f.operators[1], format('p.%I', f.targets[1]), 'm.key'), target,
+        gc._compare(f.operators[1], format('t.%I', f.targets[1]), 'm.key')), chr(1), E'\n')
+    into places using fresh, target;
+    return places;
+exception
+    when data_exception then
+        raise 'nobody knows what rows of % refer to by %', relation, f.reference
+            using errcode = 'ZG010', detail = format('It cannot be computed: %s.', sqlerrm),
+                hint = 'See gc.drop_reference.';
+end;
+$$;
+
+comment on function gc._missing_mentioned(regclass, regclass, gc._reference, tid[]) is
+    'The same for a reference that was declared.';
 
 
 create function gc._needs(relation regclass, fresh tid[])
@@ -400,11 +448,82 @@ begin
             return next;
         end loop;
     end loop;
+    for other, places in
+        select c.target, gc._missing_mentioned(relation, c.target, r, fresh)
+        from gc.declared_references as d
+        join gc.collections as c on c.name = d.collection
+        cross join lateral gc._declared(c.target) as r
+        where d.referencing = relation and r.reference = gc._declared_place(d)
+    loop
+        return next;
+    end loop;
 end;
 $$;
 
 comment on function gc._needs(regclass, tid[]) is
     'The kept rows that these refer to, where there is no row.';
+
+
+create function gc._pile_revived(heaps gc._heap[], run bigint, name text, keys text[])
+    returns gc._heap[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+    revived text[] := gc._revive(c, keys);
+    more record;
+begin
+    insert into gc.restoring (run, name, key, is_revived)
+    select _pile_revived.run, c.name, k, true from unnest(revived) as k;
+    for more in select * from gc._drained(c, revived) loop
+        heaps := gc._pile(heaps, more.other, more.places);
+    end loop;
+    return heaps;
+end;
+$$;
+
+comment on function gc._pile_revived(gc._heap[], bigint, text, text[]) is
+    'Revives rows, and adds what reviews have taken from them to the heaps.';
+
+
+create function gc._gather_wanted(run bigint)
+    returns gc._heap[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    heaps gc._heap[] := array[]::gc._heap[];
+    more record;
+    c gc.collections;
+begin
+    for more in
+        select r.name, gc._restorable(r.name) as relation, array_agg(distinct r.key) as keys
+        from gc.restoring as r
+        where r.run = _gather_wanted.run and not r.is_revived
+        group by r.name
+    loop
+        select o.* into c from gc.collections as o
+        where o.target = more.relation and o.restored <> '{}';
+        if found then
+            more.keys := array(select gc._canonical_key(c, k) from unnest(more.keys) as k);
+            heaps := gc._pile_revived(heaps, run, c.name, more.keys);
+        end if;
+        heaps := gc._pile(heaps, more.relation, gc._wanted(more.name, more.relation, array(
+            select unnest(more.keys)
+            except
+            select r.key from gc.restoring as r
+            where r.run = _gather_wanted.run and r.name = c.name and r.is_revived
+        )));
+    end loop;
+    return heaps;
+end;
+$$;
+
+comment on function gc._gather_wanted(bigint) is
+    'Locks the rows that were asked for, and revives those that are there.';
 
 
 create function gc._gather(run bigint)
@@ -414,19 +533,11 @@ create function gc._gather(run bigint)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    heaps gc._heap[] := array[]::gc._heap[];
+    heaps gc._heap[] := gc._gather_wanted(run);
     h gc._heap;
-    relation regclass;
     more record;
     n integer;
 begin
-    for more in
-        select r.name, array_agg(distinct r.key) as keys from gc.restoring as r
-        where r.run = _gather.run group by r.name
-    loop
-        relation := gc._restorable(more.name);
-        heaps := gc._pile(heaps, relation, gc._wanted(more.name, relation, more.keys));
-    end loop;
     loop
         n := (
             select u.n from unnest(heaps) with ordinality as u(relation, places, fresh, n)
@@ -441,6 +552,9 @@ begin
             select * from gc._needs(h.relation, h.fresh)
         loop
             heaps := gc._pile(heaps, more.other, more.places);
+        end loop;
+        for more in select * from gc._marked_needs(h.relation, h.fresh) loop
+            heaps := gc._pile_revived(heaps, run, more.name, more.keys);
         end loop;
     end loop;
     return heaps;
@@ -554,6 +668,7 @@ declare
     lost text;
     state text;
 begin
+    -- Rows that a trigger could not work out have no tombstone before this.
     perform gc._read_rows(c.name, 1000000);
     select array_agg(o.key), array_agg(o.url), array_agg(o.generation)
     into keys, urls, generations
@@ -653,6 +768,27 @@ comment on function gc._refuse_insert(regclass, text, text, text, text) is
     'Raises ZG010 and says why, or an error again that may not come another time.';
 
 
+create function gc._values_again(relation regclass, columns name[])
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(coalesce(
+        (
+            select format('case when r."gc reviewed" = %L then %s else r.%I end', c.name,
+                gc._restored_value(c, u.name), u.name)
+            from gc.collections as c
+            where c.target = relation and c.restored ? u.name
+        ), format('r.%I', u.name)), ', ' order by u.n)
+    from unnest(columns) with ordinality as u(name, n)
+$$;
+
+comment on function gc._values_again(regclass, name[]) is
+    'What the columns of a kept row r get: what they had, or what gc.track was told that rows get '
+    'which were collected and are restored.';
+
+
 create function gc._insert_again(relation regclass, columns name[], places tid[])
     returns void
     language plpgsql
@@ -664,7 +800,8 @@ as $$
 declare
     command text := format('insert into %s (%s) overriding system value '
         'select %s from (%s where k.ctid = any ($1)) as r order by r."gc id"', relation,
-        gc._idents(columns), gc._idents(columns, 'r.'), gc._typed_rows_sql(relation, columns));
+        gc._idents(columns), gc._values_again(relation, columns),
+        gc._typed_rows_sql(relation, columns));
     inserted bigint;
     message text;
     detail text;
@@ -770,6 +907,7 @@ begin
                 alike.places);
         end loop;
     end loop;
+    -- Those of this transaction: nobody ever commits one.
     delete from gc.holds as o where o.reason = 'restore';
     foreach h in array heaps loop
         perform gc._forget_deletions(h.places);
@@ -792,7 +930,7 @@ as $$
 declare
     this_run bigint := coalesce(run, nextval('gc.trash_rows_id_seq'));
 begin
-    insert into gc.restoring values (this_run, name, key);
+    insert into gc.restoring (run, name, key) values (this_run, name, key);
     return this_run;
 end;
 $$;
@@ -828,6 +966,9 @@ begin
                 end if;
         end;
     end loop;
+    restored := restored + (
+        select count(*) from gc.restoring as r where r.run = _restore.run and r.is_revived
+    );
     delete from gc.restoring as r where r.run = _restore.run;
     return restored;
 end;

@@ -235,7 +235,7 @@ comment on function gc._is_idle(gc.collections) is
 
 
 -- The lock comes first, outside of everything that may be undone, and is kept to the end.
-create function gc._is_reviewable(name text)
+create function gc._is_reviewable(name text, batch integer, until timestamptz)
     returns boolean
     language plpgsql
     volatile
@@ -245,7 +245,7 @@ declare
     c gc.collections := gc._collection(name);
 begin
     perform gc._require_own(name);
-    if gc._is_idle(c) then
+    if not gc._is_prepared(c, batch, until) or gc._is_idle(c) then
         return false;
     end if;
     perform gc._is_current(name, c.fingerprint);
@@ -258,9 +258,9 @@ exception
 end;
 $$;
 
-comment on function gc._is_reviewable(text) is
-    'Locks a collection for a review and makes its code fit. False if there is nothing to do or, '
-    'with a note, if it cannot be reviewed.';
+comment on function gc._is_reviewable(text, integer, timestamptz) is
+    'Has a review prepared, locks the collection and makes its code fit. False if there is nothing '
+    'to do or, with a note, if it cannot be reviewed.';
 
 
 -- As many as are left go; when none is, the brake is pulled. A batch deletes no more rows than it
@@ -298,7 +298,7 @@ declare
     r gc._review_result := (0, 0, 0, 0, 0, 0, 0);
     more integer;
 begin
-    if gc._is_paused(name, 'reviews') or not gc._is_reviewable(name) then
+    if gc._is_paused(name, 'reviews') or not gc._is_reviewable(name, batch, until) then
         return r;
     end if;
     if (gc._collection(name)).collect = 'deleted' then

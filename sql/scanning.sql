@@ -29,7 +29,7 @@ comment on function gc._note_missed(text, text) is
     'Asks for a scan: a statement could not be followed because a table has changed.';
 
 
-create function gc._parsed_key_sql(c gc._shape, source text)
+create function gc._parsed_key_sql(name text, k gc._key_columns, source text)
     returns text
     language sql
     stable
@@ -39,13 +39,23 @@ as $$
         when cardinality(k.names) = 1 then format('%s::%s', source, k.types[1])
         else (
             select string_agg(
-                format('(%s::gc.%I).%I', source, gc._object_name(c.name, '_key'), u),
+                format('(%s::gc.%I).%I', source, gc._object_name(name, '_key'), u),
                 ', ' order by n)
             from unnest(k.names) with ordinality as n(u, n)
         )
     end
-    from (select (c.key).*) as k
 $$;
+
+comment on function gc._parsed_key_sql(text, gc._key_columns, text) is
+    'The columns of a key that is given as text, of a collection of this name.';
+
+
+create function gc._parsed_key_sql(c gc._shape, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select gc._parsed_key_sql(c.name, c.key, source) $$;
 
 comment on function gc._parsed_key_sql(gc._shape, text) is
     'The columns of a key that is given as text.';

@@ -54,7 +54,8 @@ as $$
     from gc._fixed_settings() as p
 $$;
 
-comment on function gc._fixed_settings_sql() is 'The same as clauses of a function that is generated.';
+comment on function gc._fixed_settings_sql() is
+    'The same as clauses of a function that is generated.';
 
 
 -- The installation has them as well, and at its end, in sql/entry_points.sql, the session's own
@@ -63,7 +64,10 @@ comment on function gc._fixed_settings_sql() is 'The same as clauses of a functi
 do $$
 begin
     perform set_config('blobgc.found',
-        (select jsonb_object_agg(p.name, current_setting(p.name)) from gc._fixed_settings() as p)::text,
+        (
+            select jsonb_object_agg(p.name, current_setting(p.name))
+            from gc._fixed_settings() as p
+        )::text,
         true);
     perform set_config(p.name, p.value, true) from gc._fixed_settings() as p;
 end;

@@ -35,7 +35,16 @@ create table gc.settings (
         constraint settings_brake_rows_not_negative check (brake_rows >= 0),
     undo interval not null default '1 day'
         constraint settings_undo_not_negative check (undo >= '0')
-        constraint settings_undo_not_endless check (undo <= '10 years')
+        constraint settings_undo_not_endless check (undo <= '10 years'),
+    failover text not null default 'ask'
+        constraint settings_failover_known check (failover in ('ask', 'trusted')),
+    durable_on text[] not null default '{}'
+        constraint settings_durable_on_named check (
+            array_position(durable_on, null) is null and array_position(durable_on, '') is null
+        ),
+    orphan_grace interval not null default '2 days'
+        constraint settings_orphan_grace_not_negative check (orphan_grace >= '0')
+        constraint settings_orphan_grace_not_endless check (orphan_grace <= '10 years')
 );
 
 -- A unique index on a constant: there is never a second row.
@@ -101,6 +110,15 @@ comment on column gc.settings.brake_rows is
 comment on column gc.settings.undo is
     'For how long a deleted row can be restored, and its object stays, where gc.track was not told '
     'otherwise.';
+comment on column gc.settings.failover is
+    'ask: after a failover nothing is handed out before somebody calls gc.adopt. trusted: a '
+    'standby that was promoted goes on by itself, unless another database still moves the marker.';
+comment on column gc.settings.durable_on is
+    'An object is handed out only when the deletion of its row has reached all of these: names of '
+    'standbys (their application_name) or of replication slots, and archive.';
+comment on column gc.settings.orphan_grace is
+    'An object without a row is left alone until nobody has written it for this long, by the '
+    'store''s own clock: see gc.compare.';
 
 
 create function gc._backoff(failures integer)

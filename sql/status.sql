@@ -32,6 +32,7 @@ create function gc._tombstone_status(
     stable
     set search_path = pg_catalog, pg_temp
 as $$
+    with stopped as materialized (select s.* from gc._stopped() as s)
     select count(*) filter (where not c.claimed),
         count(*) filter (where c.claimed),
         count(*) filter (where t.failures > 0),
@@ -42,10 +43,14 @@ as $$
         min(t.due_at) filter (where t.due_at <= clock_timestamp())
     from gc.tombstones as t
     cross join (select gc._has_gate() and gc._awaits_gate()) as g(waits)
+    cross join (select gc._why_not_durable()) as d(why)
     cross join lateral (
         select t.worker is not null and t.due_at > clock_timestamp(), case
-            when t.wait_for > '1'
-                then format('a transaction older than %s has not ended', t.wait_for)
+            when t.worker is null and t.due_at <= clock_timestamp()
+                and exists (select from stopped as s where t.url ^@ s.prefix)
+                then (select s.why from stopped as s where t.url ^@ s.prefix limit 1)
+            when t.wait_for > '1' then coalesce(d.why,
+                format('a transaction older than %s has not ended', t.wait_for))
             when g.waits and t.worker is null and t.due_at <= clock_timestamp()
                 then 'a transaction that was writing when it was first asked for has not ended'
             else t.held_up
@@ -123,7 +128,9 @@ as $$
         d.deleted_today, d.bytes_today, d.deleted_total, d.bytes_total,
         c.problem is not null, coalesce(c.problem, 'a scan failed: ' || c.scan_error,
             (select 'a row that went cannot be worked out: ' || min(u.last_error)
-                from gc.unread_rows as u where u.collection = c.name)),
+                from gc.unread_rows as u where u.collection = c.name),
+            (select s.why from gc._stopped() as s
+                where c.url_prefix ^@ s.prefix or s.prefix ^@ coalesce(c.url_prefix, '') limit 1)),
         t.held_up, t.held_up_by, t.overdue_since, gc._advice(c),
         p.paused, p.paused_by, p.paused_why, p.paused_until, d.last_deleted_at, k.rows, k.bytes
     from gc.collections as c

@@ -41,7 +41,7 @@ comment on function gc._found_by_url_sql(gc._shape) is
 
 -- By its key, if the key makes that url: a tombstone from before the definition or the key changed
 -- is looked up by the url itself, and so is every one until the next review has noticed that a
--- constraint is gone.
+-- constraint is gone, and one that never had a key: see sql/reconciling.sql.
 create function gc._used_by_key_sql(c gc._shape)
     returns text
     language sql
@@ -56,7 +56,7 @@ where d.id = any ($1)
     and d.collection = {name}
     and case
         when case
-            when $2 or not ({proved}) then true
+            when $2 or d.key = d.url or not ({proved}) then true
             else d.url is distinct from (select {url} from (select {typed}) as {alias}({keys}))
         end then {found}
         else (

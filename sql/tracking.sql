@@ -69,17 +69,18 @@ begin
     perform gc._before_change(c.name, c.url, c.collect);
     insert into gc.collections as o (
         name, target, url, size, label, generation, condition, owned, events, undo, collect,
-        finalizers
+        finalizers, restored
     )
     values (
         c.name, c.target, c.url, c.size, c.label, c.generation, c.condition, c.owned, c.events,
-        c.undo, c.collect, c.finalizers
+        c.undo, c.collect, c.finalizers, c.restored
     )
     on conflict (name) do update
     set url = excluded.url, size = excluded.size, label = excluded.label,
         generation = excluded.generation, condition = excluded.condition,
         owned = excluded.owned, events = excluded.events, undo = excluded.undo,
-        collect = excluded.collect, finalizers = excluded.finalizers;
+        collect = excluded.collect, finalizers = excluded.finalizers,
+        restored = excluded.restored;
 end;
 $$;
 
@@ -91,7 +92,7 @@ create function gc.track(
     target regclass, name text default null, url text default null, size text default null,
     label text default null, generation text default null, condition text default null,
     owned text[] default '{}', events jsonb default '{}', undo interval default null,
-    collect text default 'garbage', finalizers text[] default '{}'
+    collect text default 'garbage', finalizers text[] default '{}', restored jsonb default '{}'
 )
     returns table (reference text, role text, note text)
     language plpgsql
@@ -113,11 +114,14 @@ begin
         'generation', track.generation, 'condition', track.condition, 'collect', track.collect,
         'owned', gc._resolve_owned(track.target, coalesce(track.owned, '{}')),
         'events', coalesce(track.events, '{}'), 'undo', track.undo,
-        'finalizers', coalesce(track.finalizers, '{}')));
+        'finalizers', coalesce(track.finalizers, '{}'),
+        'restored', coalesce(track.restored, '{}')));
+    perform gc._refuse_restored(c, gc._restored_flaw(c));
     perform gc._define(c);
     perform gc._accept_losses(c.name);
     perform gc._generate(c.name, true);
     c := gc._collection(c.name);
+    perform gc._require_restored_values(c);
     perform gc._block_without_keeper(c);
     perform gc._warn_shared(c);
     perform gc._tell_first_run(c, case when c.collect = 'garbage' then gc._warn_suspects(c) end);
@@ -125,11 +129,13 @@ begin
 end;
 $$;
 revoke all on function gc.track(
-    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[]
+    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[],
+    jsonb
 ) from public;
 
 comment on function gc.track(
-    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[]
+    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[],
+    jsonb
 ) is
     'Makes a table a collection, or changes its definition. Returns each reference into it, '
     'whether it keeps its target, is owned by it, or is ignored because only the objects of '

@@ -196,7 +196,8 @@ as $$
                 E'set datestyle = ''ISO, MDY''\nset timezone = ''UTC''' end,
             case when bool_or(gc._is_lossy(a.atttypid)
                 or t.typname not in ('text', 'varchar', 'bytea', 'bool', 'uuid')
-                    and t.typcategory not in ('N', 'D', 'T', 'E')) then gc._fixed_settings_sql() end),
+                    and t.typcategory not in ('N', 'D', 'T', 'E'))
+                then gc._fixed_settings_sql() end),
         exists (select from gc.collections as c where c.target = relation)
             or exists (select from pg_constraint as f where f.confrelid = relation)
     )::gc._kept_columns
@@ -505,32 +506,75 @@ comment on function gc._typed_rows_sql(regclass, name[]) is
     'The query for kept rows of a table, with these of its columns, or all.';
 
 
-create function gc._describe_trash(relation regclass, c gc.collections)
-    returns table (place tid, label text, bytes bigint)
+create type gc._trash_label as (place tid, label text, bytes bigint);
+
+comment on type gc._trash_label is
+    'What a person called a kept row, and how big its object is.';
+
+
+create function gc._labels_of_trash(c gc.collections)
+    returns gc._trash_label[]
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
     set timezone_abbreviations = 'Default'
 as $$
 -- @plpgsql_check_options: security_warnings = off, extra_warnings = off
+declare
+    labels gc._trash_label[];
 begin
-    if c.label is null and c.size is null then
-        return;
-    end if;
-    return query execute format(
-        'select %1$I."gc place", (%2$s)::text, case when (%3$s)::numeric between 0 and '
-        '1125899906842624 then (%3$s)::bigint end from (%4$s where k.relation = %5$s) as %1$I',
+    execute format(
+        'select array(select (%1$I."gc place", (%2$s)::text, case when (%3$s)::numeric between 0 '
+        'and 1125899906842624 then (%3$s)::bigint end)::gc._trash_label '
+        'from (%4$s where k.relation = %5$s) as %1$I)',
         gc._alias(c.target), coalesce(c.label, 'null'), coalesce(c.size, 'null'),
-        gc._typed_rows_sql(relation, null), relation::oid);
-exception
-    when others then
-        return;
+        gc._typed_rows_sql(c.target, null), c.target::oid)
+    into labels;
+    return labels;
 end;
 $$;
 
-comment on function gc._describe_trash(regclass, gc.collections) is
-    'What a person called the rows of a collection that are kept, and how big their objects are; '
-    'nothing where that cannot be computed any more.';
+comment on function gc._labels_of_trash(gc.collections) is
+    'What the label and the size of a collection make of its rows that are kept.';
+
+
+-- They are computed with the rights of blobgc's owner, for a viewer as well, so it is looked first
+-- whose code that would run. A collection of which they cannot be told, because the table has
+-- changed or somebody is changing it, has none.
+create function gc._trash_labels()
+    returns table (relation regclass, place tid, label text, bytes bigint)
+    language plpgsql
+    volatile
+    security definer
+    set search_path = pg_catalog, pg_temp
+    set lock_timeout = '2s'
+as $$
+declare
+    c gc.collections;
+    labels gc._trash_label[];
+begin
+    for c in
+        select o.* from gc.collections as o
+        where coalesce(o.label, o.size) is not null
+            and exists (select from gc.trash_rows as r where r.relation = o.target)
+    loop
+        labels := null;
+        begin
+            perform gc._require_readable(c);
+            labels := gc._labels_of_trash(c);
+            -- So that the locks are given back.
+            raise 'that is all' using errcode = 'ZG999';
+        exception
+            when others then
+                return query select c.target, u.* from unnest(labels) as u;
+        end;
+    end loop;
+end;
+$$;
+revoke all on function gc._trash_labels() from public;
+
+comment on function gc._trash_labels() is
+    'What persons called the rows of collections that are kept, and how big their objects are.';
 
 
 create view gc.trash as
@@ -539,12 +583,7 @@ select coalesce(c.name, gc._table_name(r.relation)) as collection, r.key, d.labe
 from gc.trash_rows as r
 join pg_class as t on t.oid = r.relation
 left join gc.collections as c on c.target = r.relation
-left join (
-    select t.relation, d.*
-    from (select distinct o.relation from gc.trash_rows as o) as t
-    join gc.collections as o on o.target = t.relation
-    cross join lateral gc._describe_trash(t.relation, o) as d
-) as d on d.relation = r.relation and d.place = r.ctid
+left join gc._trash_labels() as d on d.relation = r.relation and d.place = r.ctid
 where r.until > now() and r.key is not null;
 
 comment on view gc.trash is

@@ -82,7 +82,7 @@ comment on function gc._url_of(gc.collections, text) is
     'The address that a key''s object has; null if the key alone does not tell.';
 
 
-create function gc._tombstones_of(collection text, key text, urls text[])
+create function gc._tombstones_of(collection text, keys text[], urls text[])
     returns bigint[]
     language plpgsql
     stable
@@ -93,17 +93,17 @@ begin
     return array(
         select t.id from gc.tombstones as t
         where t.url = any (urls)
-            or t.wait_for is distinct from '0' and t.key = _tombstones_of.key
+            or t.wait_for is distinct from '0' and t.key = any (keys)
                 and t.collection = _tombstones_of.collection
     );
 end;
 $$;
 
-comment on function gc._tombstones_of(text, text, text[]) is
-    'The tombstones of a key''s objects, whatever address it had.';
+comment on function gc._tombstones_of(text, text[], text[]) is
+    'The tombstones of the objects of keys, whatever addresses these had.';
 
 
-create function gc._await_deletion(collection text, key text, urls text[], wait interval)
+create function gc._await_deletion(collection text, keys text[], urls text[], wait interval)
     returns void
     language plpgsql
     volatile
@@ -115,7 +115,7 @@ declare
     leased_until timestamptz;
 begin
     loop
-        left_behind := gc._tombstones_of(collection, key, urls);
+        left_behind := gc._tombstones_of(collection, keys, urls);
         exit when cardinality(left_behind) = 0;
         perform gc._await_claims(left_behind, give_up - clock_timestamp());
         select t.due_at into leased_until
@@ -128,15 +128,16 @@ begin
                 using errcode = 'ZG001',
                     detail = format('It is leased to a worker until %s.', leased_until),
                     hint = format('Try again in a few seconds: select gc.begin_upload(%L, %L);',
-                        collection, key);
+                        collection, keys[1]);
         end if;
         perform pg_sleep(0.05);
     end loop;
 end;
 $$;
 
-comment on function gc._await_deletion(text, text, text[], interval) is
-    'Waits until no worker has the object under a lease; raises ZG001 when that takes too long.';
+comment on function gc._await_deletion(text, text[], text[], interval) is
+    'Waits until no worker has one of the objects under a lease; raises ZG001 when that takes too '
+    'long.';
 
 
 create function gc._require_own_url(c gc.collections, url text)
@@ -178,11 +179,48 @@ comment on function gc._commit_durably() is
     'Makes this transaction wait for the disk when it commits, whatever the session says.';
 
 
--- The object is written after this, so a crash must not take the hold away.
--- Order: the slots, the hold, and only then the tombstones. What has no tombstone yet, no claim
--- that runs can have leased; a later one sees the slots, or the hold.
-create function gc._begin_upload(
-    name text, key text, url text, wait interval, timeout interval, upload text
+-- One whose key nobody knows yet is held by its url, which stands for the key as well.
+create function gc._announced(c gc.collections, keys text[], urls text[])
+    returns table (key text, url text, own_url text)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(cardinality(keys), cardinality(urls)) is distinct from
+        coalesce(cardinality(urls), cardinality(keys))
+        or exists (
+            select from unnest(keys, urls) as o(key, url) where coalesce(o.key, o.url) is null
+        )
+    then
+        raise 'an upload has a key, or a url, or both'
+            using errcode = 'invalid_parameter_value',
+                detail = format('%s keys and %s urls were given.', coalesce(cardinality(keys), 0),
+                    coalesce(cardinality(urls), 0)),
+                hint = format('select gc.begin_uploads(%L, urls => array[…]);', c.name);
+    end if;
+    perform gc._require_own_url(c, u) from unnest(urls) as u;
+    return query
+        select coalesce(k.canonical, o.url), coalesce(o.url, w.own_url), w.own_url
+        from unnest(keys, urls) as o(key, url)
+        cross join lateral (
+            select case when o.key is not null then gc._canonical_key(c, o.key) end
+        ) as k(canonical)
+        cross join lateral (
+            select case when o.key is not null then gc._url_of(c, k.canonical) end
+        ) as w(own_url);
+end;
+$$;
+
+comment on function gc._announced(gc.collections, text[], text[]) is
+    'Keys and urls of uploads, as holds have them; raises for what cannot be announced.';
+
+
+-- The objects are written after this, so a crash must not take the holds away.
+-- Order: the slots, the holds, and only then the tombstones. What has no tombstone yet, no claim
+-- that runs can have leased; a later one sees the slots, or the holds.
+create function gc._begin_uploads(
+    name text, keys text[], urls text[], wait interval, timeout interval, upload text
 )
     returns timestamptz
     language plpgsql
@@ -191,11 +229,11 @@ create function gc._begin_upload(
 as $$
 declare
     c gc.collections := gc._collection(name);
-    canonical text := gc._canonical_key(c, key);
-    own_url text := gc._url_of(c, canonical);
-    object text := coalesce(url, own_url);
     until timestamptz := clock_timestamp()
         + coalesce(timeout, (select s.upload_timeout from gc.settings as s));
+    held text[];
+    objects text[];
+    own_urls text[];
 begin
     perform gc._require_read_committed('begin_upload');
     perform gc._require_positive('timeout', coalesce(timeout, '1 hour'));
@@ -203,19 +241,26 @@ begin
         perform gc._require_positive('wait', wait);
     end if;
 
-    perform gc._require_own_url(c, url);
+    select array_agg(a.key), array_agg(a.url), array_agg(a.own_url) into held, objects, own_urls
+    from gc._announced(c, keys, urls) as a;
     perform gc._commit_durably();
-    perform gc._lock_slots(array_remove(
-        array[gc._slot(c.name, canonical), gc._slot('url', object)], null));
+    perform gc._lock_slots(array(
+        select distinct s.slot from unnest(held, objects) as o(key, url)
+        cross join lateral (
+            values (gc._slot(c.name, o.key)), (gc._slot('url', o.url))
+        ) as s(slot)
+        where s.slot is not null
+    ));
     insert into gc.holds (collection, key, url, reason, upload, held_until)
-    values (c.name, canonical, object, 'upload', upload, until);
-    perform gc._await_deletion(c.name, canonical, array[object, own_url], wait);
+    select c.name, o.key, o.url, 'upload', _begin_uploads.upload, until
+    from unnest(held, objects) as o(key, url);
+    perform gc._await_deletion(c.name, held, objects || own_urls, wait);
     return until;
 end;
 $$;
 
-comment on function gc._begin_upload(text, text, text, interval, interval, text) is
-    'What gc.begin_upload does.';
+comment on function gc._begin_uploads(text, text[], text[], interval, interval, text) is
+    'What gc.begin_upload and gc.begin_uploads do.';
 
 
 -- Exactly the upload of that name; of those without one the oldest that nobody is ending: each of
@@ -253,19 +298,17 @@ comment on function gc._take_upload(text, text, text) is
     'Deletes the hold of an upload, and returns it, whether it is in time or not.';
 
 
-create function gc._end_upload(name text, key text, upload text)
+create function gc._end_upload(collection text, held_key text, own_url text, upload text)
     returns boolean
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    c gc.collections := gc._collection(name);
-    canonical text := gc._canonical_key(c, key);
     ended gc.holds;
 begin
     select h.* into ended
-    from gc._take_upload(c.name, canonical, upload) as h
+    from gc._take_upload(_end_upload.collection, held_key, upload) as h
     order by h.held_until desc
     limit 1;
     if not coalesce(ended.held_until > clock_timestamp(), false) then
@@ -278,14 +321,35 @@ begin
     where t.id = any (array(
         select o.id from gc.tombstones as o
         where o.worker is null and o.id = any (gc._tombstones_of(
-            c.name, canonical, array[ended.url, gc._url_of(c, canonical)]))
+            _end_upload.collection, array[held_key], array[ended.url, own_url]))
         for update skip locked
     ));
     return true;
 end;
 $$;
 
-comment on function gc._end_upload(text, text, text) is 'What gc.end_upload does.';
+comment on function gc._end_upload(text, text, text, text) is
+    'Ends an upload of a key as holds have it. False if there is none, or if it has timed out.';
+
+
+create function gc._end_uploads(name text, keys text[], urls text[], upload text)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c gc.collections := gc._collection(name);
+begin
+    return (
+        select count(*) filter (where gc._end_upload(c.name, a.key, a.own_url, upload))
+        from gc._announced(c, keys, urls) as a
+    );
+end;
+$$;
+
+comment on function gc._end_uploads(text, text[], text[], text) is
+    'What gc.end_upload and gc.end_uploads do: returns how many have ended in time.';
 
 
 create function gc.begin_upload(
@@ -313,6 +377,32 @@ comment on function gc.begin_upload(text, text, text, interval, interval, text) 
     'one object at a time, give each upload a name.';
 
 
+create function gc.begin_uploads(
+    name text, keys text[] default null, urls text[] default null,
+    wait interval default '5 seconds', timeout interval default null, upload text default null
+)
+    returns timestamptz
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    until timestamptz;
+begin
+    execute format('select %s($1, $2, $3, $4, $5)', gc._own_function(name, '_begin_uploads'))
+    into until using keys, urls, wait, timeout, upload;
+    return until;
+end;
+$$;
+revoke all on function gc.begin_uploads(
+    text, text[], text[], interval, interval, text
+) from public;
+
+comment on function gc.begin_uploads(text, text[], text[], interval, interval, text) is
+    'gc.begin_upload for many objects at once: by keys, by urls where the keys are not known yet, '
+    'or by both.';
+
+
 create function gc.end_upload(name text, key text, upload text default null)
     returns boolean
     language plpgsql
@@ -332,6 +422,29 @@ revoke all on function gc.end_upload(text, text, text) from public;
 comment on function gc.end_upload(text, text, text) is
     'Ends an upload of the key that gc.begin_upload announced: the one of that name, or the oldest '
     'without one. False if there is none, or if it has timed out.';
+
+
+create function gc.end_uploads(
+    name text, keys text[] default null, urls text[] default null, upload text default null
+)
+    returns integer
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    ended integer;
+begin
+    execute format('select %s($1, $2, $3)', gc._own_function(name, '_end_uploads'))
+    into ended using keys, urls, upload;
+    return ended;
+end;
+$$;
+revoke all on function gc.end_uploads(text, text[], text[], text) from public;
+
+comment on function gc.end_uploads(text, text[], text[], text) is
+    'Ends uploads that gc.begin_uploads announced, by the same keys and urls. Returns how many '
+    'have not timed out.';
 
 
 create function gc._require_uploads(collection text, keys text[], urls text[])

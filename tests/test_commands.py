@@ -145,6 +145,40 @@ def test_pins_keep_rows_until_they_are_unpinned(app: Database, files: Connection
     assert says(app, "pins", "other") == "nothing\n"
 
 
+def test_what_went_is_listed_and_restored(app: Database, files: Connection) -> None:
+    execute(files, """
+        create unique index file_bytes_key on file (bytes);
+        update gc.settings set undo = '1 day';
+        select gc.review();
+        delete from post;
+        delete from file where id = 5""")
+    shown = says(app, "trash", "file", COLUMNS="200")
+    assert re.search(r"^file +4 +photo 4 +4\.0 kB +file_insert +20", shown, re.MULTILINE)
+    assert re.search(r"^file +5 +photo 5 +5\.0 kB +the application +20", shown, re.MULTILINE)
+    assert "there may be more: these are the latest 2" in says(app, "trash", "--limit", "2")
+    found = json.loads(says(app, "trash", "--since", "yesterday", "--json"))
+    assert sorted(row["key"] for row in found if row["collection"] == "file") == list("12345")
+    assert json.loads(says(app, "trash", "--since", "tomorrow", "--json")) == []
+    assert says(app, "trash", "other") == "nothing\n"
+    # One, several, and all.
+    assert says(app, "restore", "file", "1") == "1 row has come back\n"
+    assert says(app, "restore", "file", "1", "2") == "1 row has come back\n"
+    execute(files, "insert into file (id, bytes) values (40, 4000)")
+    said = says(app, "restore", "file", "3", "4", code=1)
+    assert said == (
+        "blobgc: another row of public.file is in the way: Key (bytes)=(4000) already exists. "
+        "(Delete or rename that one, and restore again.)\n")
+    assert "is in the way" in says(app, "restore", "--since", "yesterday", code=1)
+    assert value(files, "select count(*) from file where id in (3, 4)") == 0
+    execute(files, "delete from file where id = 40; delete from gc.trash_rows where key = '40'")
+    assert json.loads(says(app, "restore", "--since", "yesterday", "--json"))["restored"] >= 3
+    assert value(files, "select count(*) from file") == 6
+    assert says(app, "restore", "file", "--since", "yesterday") == "0 rows have come back\n"
+    for arguments in ([], ["file"], ["file", "1", "--since", "today"]):
+        assert "either keys of a collection, or --since" in says(
+            app, "restore", *arguments, code=2)
+
+
 def test_suspects_come_with_what_to_type(app: Database, conn: Connection) -> None:
     assert says(app, "suspects", "file") == "nothing else looks like a reference\n"
     execute(conn, "create table note (id integer primary key, file_id integer)")
@@ -174,6 +208,17 @@ def test_no_command_prints_a_control_character_of_a_key(app: Database, conn: Con
                                         code=1 if arguments[0] == "unpin" and more else 0))
             assert not RAW.search(shown), arguments
     assert "x1b[2J" in says(app, "preview", COLUMNS="200")
+    execute(conn, "select gc.track('thing', condition => 'true', url => $$'s3://b/' || key$$, "
+                  "undo => '1 day'); delete from thing")
+    rows(conn, "insert into thing values (%s) returning 1", HOSTILE)
+    for arguments, code in ((["trash"], 0), (["restore", "thing", HOSTILE], 1),
+                            (["restore", "thing", HOSTILE + "x"], 1),
+                            (["restore", HOSTILE, HOSTILE], 2)):
+        for more in ([], ["--json"]):
+            shown = "".join(blobgc_says(app, *arguments, *more, COLUMNS="200", code=code))
+            assert not RAW.search(shown), arguments
+            assert "u202e" in shown or code == 2, shown
+    assert "x1b[2J" in says(app, "trash", COLUMNS="200")
 
 
 @pytest.mark.parametrize(("command", "hint"), [
@@ -181,6 +226,7 @@ def test_no_command_prints_a_control_character_of_a_key(app: Database, conn: Con
     ("explain file 1", "gc.grant_viewer"), ("history", "gc.grant_viewer"),
     ("pause", "gc.grant_operator"), ("pin file 1", "gc.grant_operator"),
     ("pins", "gc.grant_operator"), ("frees file 1", "as the owner of blobgc"),
+    ("trash", "gc.grant_viewer"), ("restore file 1", "as the owner of blobgc"),
     ("suspects file", "as the owner of blobgc"),
 ])
 def test_a_role_without_the_right_is_told_which(

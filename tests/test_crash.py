@@ -426,6 +426,46 @@ def test_a_crash_in_the_middle_of_a_restore_undoes_all_of_it(
         assert value(conn, "select count(*) from gc.tombstones") == 0
 
 
+@pytest.mark.parametrize("other_does", [
+    "select * from gc.claim('first')",
+    "insert into app.file values (7)",
+    "select * from gc.review()",
+])
+def test_a_crash_while_a_restore_waits_for_others_leaves_it_to_be_done(
+    database: Database, cluster: Cluster, other_does: str
+) -> None:
+    """For a claim of its object, a row of its key, a review of what it needs."""
+    restorer, other = database.connect(), database.connect()
+    execute(restorer, "update gc.settings set undo = '1 day'; select gc._generate('file');"
+                      "delete from app.post where id = 7")
+    if "review" not in other_does:
+        execute(restorer, "delete from app.file where id = 7;"
+                          "update gc.tombstones set due_at = now()")
+    other.autocommit = False
+    rows(other, other_does + (" returning 1" if "insert" in other_does else ""))
+
+    def run() -> None:
+        with contextlib.suppress(psycopg.OperationalError):
+            rows(restorer, "select gc.restore('app.post', '7')")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    pid = restorer.info.backend_pid
+    with database.connect() as conn:
+        wait_until(lambda: is_waiting(conn, pid), "the restore")
+    cluster.kill_the_backend(pid)
+    thread.join()
+    with database.connect() as conn:
+        assert value(conn, "select count(*) from app.post where id = 7") == 0
+        assert value(conn, "select count(*) from gc.tombstones where worker is not null") == 0
+        files = value(conn, "select count(*) from app.file where id = 7")
+        assert files == (1 if "review" in other_does else 0)
+        assert value(conn, "select gc.restore('app.post', '7')") == 2 - files
+        assert rows(conn, "select p.id, f.bytes from app.post as p join app.file as f "
+                          "on f.id = p.file_id where p.id = 7") == [(7, 7)]
+        assert claim(conn, "second") == {}
+
+
 def test_a_crash_after_the_commit_of_a_restore_keeps_every_row(
     database: Database, crash: Crash
 ) -> None:

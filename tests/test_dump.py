@@ -113,6 +113,7 @@ def fill(conn: Connection) -> None:
         values ('file', '1', '{ticket 4711}', now());
         insert into gc.struck_finalizers (collection, key, url, finalizer, reason)
         values ('file', '1', 'file:///store/1', 'audit', 'no auditor');
+        insert into gc.markers (prefix, place, checked_at) values ('s3://b/', '{}', 'infinity');
     """)
 
     # An object of two images, whose tombstone was seen by a server with many more transactions.

@@ -228,7 +228,7 @@ def test_a_whole_life(new_database: NewDatabase, partitions: int) -> None:
         log = rows(conn, "select label, event from gc.deletion_log where url = %s", url_of("base"))
         assert log == [(digest_of(b"base"), "layer_delete")]
         status = rows(conn, "select queued, tombstones_waiting, blocked, why from gc.status()")
-        assert status == [(0, 0, False, None)] * 3
+        assert status == [(0, 0, False, None)] * 4
 
 
 # Manifests of two layers, one of which all of them have; one in fifty is a list of the 49 before

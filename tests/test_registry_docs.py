@@ -111,7 +111,7 @@ def images(conn: Connection) -> set[str]:
 def test_the_document_shows_how_a_registry_is_used(new_database: NewDatabase) -> None:
     database = new_database()
     shown = blocks(USE)
-    assert len(shown) == 6
+    assert len(shown) == 11
     try:
         database.psql("\n".join(shown))
         with database.connect() as conn:

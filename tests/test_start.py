@@ -161,7 +161,9 @@ def test_the_probe_leaves_no_version_and_no_marker(
     collect(new_world(versioned_amazon))
     found = versioned_amazon.client.list_object_versions(
         Bucket=versioned_amazon.bucket, Prefix=versioned_amazon.folder)
-    assert not found.get("DeleteMarkers") and not found.get("Versions")
+    assert not found.get("DeleteMarkers")
+    marker = f"{versioned_amazon.folder}.blobgc"
+    assert {version["Key"] for version in found["Versions"]} == {marker}
 
 
 # The database

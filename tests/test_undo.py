@@ -11,8 +11,9 @@ import pytest
 from conftest import Connection, NewDatabase, execute, rows, value
 from test_registry import PASS_TIME, Registry, create_registry
 
-# Owned rows, a cascade, a cascade of a cascade, rows that keep, a row that refers to its like, a
-# name that is unique, and two collections of which one needs the other.
+# Owned rows in partitions, a cascade, a cascade of a cascade, rows that keep, a row that refers to
+# its like, a name that is unique, two collections of which one needs the other, rows that share
+# their objects and have several, declared references, and rows that are marked before they go.
 SCHEMA = """
 create extension blobgc;
 create schema app;
@@ -29,7 +30,9 @@ create table app.layer (
     n integer,
     blob integer not null references app.blob,
     primary key (image, n)
-);
+) partition by hash (image);
+create table app.layer_0 partition of app.layer for values with (modulus 2, remainder 0);
+create table app.layer_1 partition of app.layer for values with (modulus 2, remainder 1);
 create index on app.layer (blob);
 create table app.tag (
     name text primary key,
@@ -39,13 +42,34 @@ create index on app.tag (image);
 create table app.note (id integer generated always as identity primary key,
     tag text references app.tag on delete cascade on update cascade, text text);
 create index on app.note (tag);
+create table app.scan (id integer primary key, pages text[]);
+create index on app.scan using gin (pages);
+create table app.mail (id integer primary key, scans integer[], about text);
+create index on app.mail using gin (scans);
+create index on app.mail (about);
+create table app.album (id integer primary key, deleted boolean not null default false);
+create table app.picture (
+    id integer primary key,
+    album integer not null references app.album,
+    blob integer references app.blob
+);
+create index on app.picture (album);
+create index on app.picture (blob);
 update gc.settings set jitter = '0';
 select count(*) from gc.track('app.blob', url => $$'s3://bucket/' || id$$, label => 'name');
 select count(*) from gc.track('app.image', owned => '{layer}');
+select count(*) from gc.track('app.scan', url => 'pages', condition => 'true');
+select count(*) from gc.declare_reference('scan', 'app.mail', 'scans');
+select count(*) from gc.declare_reference('blob', 'app.mail', 'about', by => 'name');
+select count(*) from gc.track('app.scan', url => 'pages');
+select count(*) from gc.track('app.mail', condition => 'false');
+select count(*) from gc.track('app.album', condition => 'deleted', owned => '{picture}',
+    restored => '{"deleted": false}');
 insert into gc.review_after_defaults select e, '0' from unnest(array['blob_insert', 'image_insert',
-    'image_delete', 'image_update', 'layer_delete', 'tag_delete', 'tag_update']) as e;
+    'image_delete', 'image_update', 'layer_delete', 'tag_delete', 'tag_update', 'scan_insert',
+    'mail_delete', 'album_update', 'picture_delete']) as e;
 """
-TABLES = "blob", "image", "layer", "tag", "note"
+TABLES = "blob", "image", "layer", "tag", "note", "scan", "mail", "album", "picture"
 
 
 def tables(conn: Connection) -> dict[str, list[str]]:
@@ -55,13 +79,13 @@ def tables(conn: Connection) -> dict[str, list[str]]:
     }
 
 
-def all_state(conn: Connection) -> object:
+def all_state(conn: Connection) -> tuple[dict[str, list[str]], object]:
     """All that a restore which is refused must not change."""
     kept = rows(conn, "select id, relation, key, content::text from gc.trash_rows order by 1")
     tombstones = rows(conn, "select id, url, due_at, worker from gc.tombstones order by 1")
     queued = [value(conn, f"select count(*) from gc.{name}_review_queue")
-              for name in ("blob", "image")]
-    return tables(conn), kept, tombstones, queued
+              for name in ("blob", "image", "scan", "mail", "album")]
+    return tables(conn), (kept, tombstones, queued)
 
 
 def attempt(conn: Connection, statement: str, *parameters: object) -> None:
@@ -96,59 +120,96 @@ class History:
                 f"tag {self.random.randrange(9)}", self.a("image"))
         attempt(conn, "insert into app.note (tag, text) values (%s, 'text') returning 1",
                 self.a("tag", "name"))
+        attempt(conn, "insert into app.scan values (%s, %s) returning 1", n,
+                [f"s3://scans/{self.random.randrange(9)}" for _ in range(3)])
+        attempt(conn, "insert into app.mail values (%s, %s, %s) returning 1", n,
+                [self.a("scan"), self.a("scan")], self.a("blob", "name"))
+        attempt(conn, "insert into app.album values (%s) returning 1", n)
+        attempt(conn, "insert into app.picture values (%s, %s, %s) returning 1", n,
+                self.a("album"), self.a("blob"))
 
     def shrink(self) -> None:
         table, column = self.random.choice(
             [("tag", "name"), ("tag", "name"), ("image", "id"), ("blob", "id"), ("layer", "image"),
-             ("note", "id")])
+             ("note", "id"), ("scan", "id"), ("mail", "id"), ("picture", "id")])
         attempt(self.conn, f"delete from app.{table} where {column} = %s returning 1",
                 self.a(table, column))
+
+    def mark(self) -> None:
+        attempt(self.conn, "update app.album set deleted = true where id = %s returning 1",
+                self.a("album"))
 
     def review(self) -> None:
         rows(self.conn, "select * from gc.review()")
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("BLOBGC_HISTORIES", "4"))))
-def test_a_restore_undoes_deletions_or_changes_nothing(
-    new_database: NewDatabase, seed: int
-) -> None:
-    restored = refused = 0
-    with new_database().connect() as conn:
+# What went since then, and what is marked.
+UNDO = """
+select gc.restore(t.collection, t.key)
+from (
+    select t.collection, t.key from gc.trash as t
+    where exists (
+        select from gc.trash_rows as r
+        where r.key = t.key and r.id > %s and r.deleted_at = t.deleted_at)
+    union
+    select 'album', id::text from app.album where deleted
+) as t
+"""
+
+
+# Mails that came back without what they mention. Foreign keys see to the rest.
+DANGLING = """
+select m from app.mail as m
+where m::text <> all (%s)
+    and (m.scans && array(select unnest(m.scans) except select id from app.scan)
+        or m.about not in (select name from app.blob))
+"""
+
+
+def make_a_mistake_and_undo_it(conn: Connection, history: History) -> None:
+    before = tables(conn)
+    latest = value(conn, "select coalesce(max(id), 0) from gc.trash_rows")
+    for _ in range(history.random.randrange(1, 4)):
+        history.random.choice([history.shrink, history.shrink, history.mark, history.review])()
+    rows(conn, UNDO, latest)
+    assert tables(conn) == before
+
+
+def restore_anything(conn: Connection, history: History) -> bool | None:
+    """Of long ago perhaps. Whether it came back; None: there was nothing."""
+    kept = rows(conn, "select collection, key from gc.trash order by 1, 2")
+    if not kept:
+        return None
+    before = all_state(conn)
+    try:
+        rows(conn, "select gc.restore(%s, %s)", *history.random.choice(kept))
+    except psycopg.errors.DatabaseError as error:
+        assert error.sqlstate == "ZG010", error
+        assert all_state(conn) == before
+        return False
+    assert rows(conn, DANGLING, before[0]["mail"]) == []
+    return True
+
+
+def test_a_restore_undoes_deletions_or_changes_nothing(new_database: NewDatabase) -> None:
+    template = new_database()
+    with template.connect() as conn:
         execute(conn, SCHEMA)
-        history = History(conn, seed)
-        for _ in range(25):
-            for _ in range(history.random.randrange(6)):
-                history.grow()
-            if history.random.random() < 0.3:
-                history.review()
-            # A mistake, of which all is undone.
-            before = tables(conn)
-            latest = value(conn, "select coalesce(max(id), 0) from gc.trash_rows")
-            for _ in range(history.random.randrange(1, 4)):
-                history.random.choice([history.shrink, history.shrink, history.review])()
-            rows(conn, """
-                select gc.restore(t.collection, t.key) from gc.trash as t
-                where exists (
-                    select from gc.trash_rows as r
-                    where r.key = t.key and r.id > %s and r.deleted_at = t.deleted_at)
-                """, latest)
-            assert tables(conn) == before
-            # Anything at all, of long ago perhaps.
-            history.shrink()
-            kept = rows(conn, "select collection, key from gc.trash order by 1, 2")
-            if not kept:
-                continue
-            before_one = all_state(conn)
-            try:
-                rows(conn, "select gc.restore(%s, %s)", *history.random.choice(kept))
-                restored += 1
-            except psycopg.errors.DatabaseError as error:
-                assert error.sqlstate == "ZG010", error
-                assert all_state(conn) == before_one
-                refused += 1
-    assert restored > 3
-    if seed == 0:
-        assert refused > 0
+    for seed in range(int(os.environ.get("BLOBGC_HISTORIES", "3"))):
+        outcomes = []
+        with new_database(template=template.name).connect() as conn:
+            history = History(conn, seed)
+            for _ in range(15):
+                for _ in range(history.random.randrange(6)):
+                    history.grow()
+                if history.random.random() < 0.3:
+                    history.review()
+                make_a_mistake_and_undo_it(conn, history)
+                history.shrink()
+                outcomes.append(restore_anything(conn, history))
+        assert outcomes.count(True) > 3, seed
+        if seed == 0:
+            assert outcomes.count(False) > 0
 
 
 def fill(registry: Registry, images: int) -> list[str]:
@@ -217,8 +278,6 @@ def test_a_registry_comes_back_by_one_statement(
             came_back = value(conn, "select gc.restore(collection, key) from gc.trash "
                                     "where deleted_at >= %s", moment)
             assert came_back >= sum(map(len, before.values())) - sum(map(len, after.values()))
-            if mistake == "two repositories":
-                execute(conn, "update registry.repositories set state = 'active'")
             assert contents(conn) == before
             assert value(conn, "select count(*) from gc.tombstones where worker is null "
                                "and wait_for = '0'") == 0
@@ -242,3 +301,57 @@ def pull(registry: Registry) -> None:
         assert bytes(payload) in registry.payloads.values()
         for url in urls:
             assert url in registry.store
+
+
+def empty(conn: Connection, until: str) -> None:
+    """Reviews in small steps until this is true."""
+    execute(conn, "update gc.settings set max_rows = 4")
+    for _ in range(100):
+        if value(conn, f"select {until}"):
+            execute(conn, "update gc.settings set max_rows = 10000")
+            return
+        execute(conn, PASS_TIME)
+        rows(conn, "select * from gc.review()")
+    raise AssertionError("the repository does not become empty")
+
+
+# How far a repository is gone that somebody misses, and what brings it back.
+A_MANIFEST_WENT = ("exists (select from gc.trash where collection = 'manifest') "
+                   "and exists (select from registry.repositories where path = 'acme/app1')")
+IT_WENT = "not exists (select from registry.repositories where path = 'acme/app1')"
+BY_NAME = "select registry.restore_repository('acme/app1')"
+BY_TRASH = "select gc.restore(collection, key) from gc.trash"
+STAGES = [("true", BY_NAME), (A_MANIFEST_WENT, BY_NAME), (A_MANIFEST_WENT, BY_TRASH),
+          (IT_WENT, BY_NAME), (IT_WENT, BY_TRASH)]
+
+
+def test_a_deleted_repository_comes_back_at_every_stage(new_database: NewDatabase) -> None:
+    with new_database().connect() as conn:
+        create_registry(conn, 0)
+        execute(conn, "update gc.settings set undo = '1 day'")
+        registry = Registry(conn)
+        fill(registry, 8)
+        collect(conn)
+        before = contents(conn)
+        for stage, restore in STAGES:
+            registry.call("delete_repository", "acme/app1")
+            empty(conn, stage)
+            # The name is taken meanwhile: nothing changes, until it is free again.
+            taken = registry.call("create_repository", "acme/app1").split("@")[1]
+            deleted = contents(conn)
+            for statement, code in ((BY_NAME, "ZR021"), (BY_TRASH, "ZG010")):
+                if statement == BY_NAME or stage != "true":
+                    with pytest.raises(psycopg.DatabaseError) as info:
+                        rows(conn, statement)
+                    assert info.value.sqlstate == code
+                    assert "acme/app1" in f"{info.value} {info.value.diag.message_detail}"
+            assert contents(conn) == deleted
+            execute(conn, f"delete from registry.repositories where id = {taken}")
+            execute(conn, f"delete from gc.trash_rows where content ->> 'id' = '{taken}' "
+                          "and relation = 'registry.repositories'::regclass")
+            assert value(conn, restore) >= 1
+            assert contents(conn) == before
+        collect(conn)
+        assert contents(conn) == before
+        with pytest.raises(psycopg.DatabaseError, match="there is no repository"):
+            registry.call("restore_repository", "acme/other")

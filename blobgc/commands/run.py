@@ -28,6 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, default=float("inf"), help="deletes a second, at most")
     add("--worker", default=f"{os.uname().nodename}-{os.getpid()}-{os.urandom(3).hex()}",
         help="a name that no other runner has")
+    add("--careful", action="store_true",
+        help="look at every object before it is deleted: one that was written since stays")
     add("--metrics-port", type=int, help="serve /metrics and /healthz there")
     add("--metrics-address", default="127.0.0.1", help="listen there, and nowhere else")
     add("--log-json", action="store_true", help="log lines of JSON")

@@ -9,10 +9,11 @@ import importlib
 import pkgutil
 
 from blobgc.errors import Unusable, reason
-from blobgc.stores.base import DELETED, RELEASED, Store, Tombstone
+from blobgc.stores.base import DELETED, RELEASED, SPARED, Care, Store, Tombstone
 from blobgc.stores.file import FileStore
 
-__all__ = ["DELETED", "RELEASED", "Store", "Tombstone", "kinds", "open_store", "open_stores"]
+__all__ = ["DELETED", "RELEASED", "SPARED", "Care", "Store", "Tombstone", "kinds", "open_store",
+           "open_stores"]
 
 
 def kinds() -> dict[str, type[Store]]:

@@ -8,10 +8,24 @@ import argparse
 import os
 import re
 import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any
 
-from blobgc.stores.base import DELETED, NO_ANSWER, OVERLOAD, Store, Tombstone
+from blobgc.stores.base import (
+    DELETED,
+    NO_ANSWER,
+    OVERLOAD,
+    Leftover,
+    Listed,
+    Marker,
+    Page,
+    Seen,
+    Store,
+    Tombstone,
+)
 
 
 class AzureStore(Store):
@@ -21,6 +35,7 @@ class AzureStore(Store):
     example = "az://container/dir/"
     extra = "azure"
     per_request = 256
+    no_tag = '"0x1"'
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
@@ -75,6 +90,81 @@ class AzureStore(Store):
     def describe(self) -> str:
         return f"{self.prefix} (by ETag where a row knows it)"
 
+    # What is there
+
+    def url(self, key: str) -> str:
+        return f"az://{self.bucket}/{key}"
+
+    def now(self) -> datetime:
+        clock = Clock()
+        self.client.get_container_properties(raw_response_hook=clock.read)
+        return clock.time
+
+    def folders(self, folder: str) -> list[str] | None:
+        found = self.client.walk_blobs(self.key(folder), delimiter="/", results_per_page=1000)
+        pages = found.by_page()
+        first = list(next(pages, ()))
+        if pages.continuation_token:
+            return None
+        return [self.url(entry.name) for entry in first if entry.name.endswith("/")]
+
+    def pages(self, folder: str, is_deep: bool, cursor: str | None) -> Iterator[Page]:
+        key = self.key(folder)
+        found = self.client.list_blobs(name_starts_with=key, results_per_page=1000)
+        if not is_deep:
+            found = self.client.walk_blobs(key, delimiter="/", results_per_page=1000)
+        pages = found.by_page(continuation_token=cursor)
+        for page in pages:
+            objects = []
+            for blob in page:
+                if not blob.name.endswith("/"):
+                    objects.append(Listed(
+                        self.url(blob.name), blob.size, blob.last_modified,
+                        self.listed_generation(blob.etag)))
+            yield Page(objects, pages.continuation_token if is_deep else None)
+
+    def listed_generation(self, text: str) -> str | None:
+        etag = '"' + text.strip('"') + '"'
+        return etag if self.accepts_generation(etag) else None
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """Blobs of which there are blocks only."""
+        found = self.client.list_blobs(
+            name_starts_with=self.folder, include=["uncommittedblobs"])
+        for blob in found:
+            if blob.size == 0 and not blob.etag:
+                yield Leftover(self.url(blob.name), blob.last_modified)
+
+    def look(self, url: str) -> Seen | None:
+        """Both times are rounded to a second."""
+        clock = Clock()
+        try:
+            found = self.client.get_blob_client(self.key(url)).get_blob_properties(
+                raw_response_hook=clock.read)
+        except self.errors.ResourceNotFoundError:
+            self.client.get_container_properties()  # A missing container is an error.
+            return None
+        age = (clock.time - found.last_modified).total_seconds() - 1
+        return Seen(found.size, age, self.listed_generation(found.etag))
+
+    def move(self, tombstone: Tombstone, target: str) -> None:
+        source = self.client.get_blob_client(self.key(tombstone.url))
+        copy = self.client.get_blob_client(self.key(target))
+        named: dict[str, Any] = {}
+        if tombstone.generation:
+            named = {"source_etag": tombstone.generation,
+                     "source_match_condition": self.unchanged}
+        begun = copy.start_copy_from_url(source.url, **named)
+        status = begun["copy_status"]
+        while status == "pending":
+            time.sleep(0.2)
+            status = copy.get_blob_properties().copy.status
+        if status != "success":
+            raise ValueError(f"the copy has ended as {status}")
+        (fate,) = self.delete([tombstone])
+        if fate != DELETED:
+            raise ValueError(fate)
+
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         wanted: list[Any] = []
         for tombstone in tombstones:
@@ -91,6 +181,29 @@ class AzureStore(Store):
                 self.flow.shrink(begun)
         return [self.fate_of(answer) for answer in answers]
 
+    def read_marker(self, address: str) -> Marker | None:
+        try:
+            found = self.client.download_blob(self.name(address))
+        except self.errors.ResourceNotFoundError as error:
+            if error.error_code == "BlobNotFound":
+                return None
+            raise
+        return Marker(found.readall().decode(errors="replace"), found.properties.etag)
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        blob = self.client.get_blob_client(self.name(address))
+        condition: dict[str, Any] = {}
+        if replaces:
+            condition = {"overwrite": True, "etag": replaces, "match_condition": self.unchanged}
+        try:
+            return str(blob.upload_blob(content.encode(), **condition)["etag"])
+        except (self.errors.ResourceExistsError, self.errors.ResourceModifiedError):
+            return None
+        except self.errors.ResourceNotFoundError as error:
+            if error.error_code == "BlobNotFound":
+                return None
+            raise
+
     def fate_of(self, answer: Any) -> str:
         """Of one object, by the part of the answer that is about it."""
         code = answer.headers.get("x-ms-error-code")
@@ -100,3 +213,15 @@ class AzureStore(Store):
         if answer.status_code < 300 or is_gone or is_newer:
             return DELETED
         return f"{code or answer.status_code}: {answer.reason}"
+
+
+class Clock:
+    """When the store has answered, by its own clock."""
+
+    def __init__(self) -> None:
+        self.time = datetime.now(timezone.utc)
+
+    def read(self, response: Any) -> None:
+        date = response.http_response.headers.get("Date")
+        if date:
+            self.time = parsedate_to_datetime(date)

@@ -1,10 +1,13 @@
 """What all stores have in common, and what each kind must say."""
 
 import argparse
+import contextlib
 import re
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import ClassVar, NamedTuple
 
 from blobgc.errors import Unusable, reason
@@ -15,7 +18,9 @@ TOLERANCE = 10  # A store that fails so often in a row is left alone,
 PAUSE = 5.0  # for so many seconds.
 
 # The fate of an object; any other is why it failed.
-DELETED, RELEASED = "deleted", "released"
+DELETED, RELEASED, SPARED = "deleted", "released", "spared"
+
+MARKER = ".blobgc"  # The object by which a bucket knows its database. It is never deleted.
 
 # C0 and C1, DEL, halves of characters, what XML cannot say; and the backslash, which some stores
 # take for a slash.
@@ -27,11 +32,79 @@ OVERLOAD = (NO_ANSWER, 408, 429, 500, 502, 503, 504)
 OF_THE_STORE = (401, 403, 404, 405, 407, 408, 429)
 
 
+class Seen(NamedTuple):
+    """An object, as it was when it was looked at."""
+
+    size: int
+    age: float  # Seconds since it was last written, by the store's own clock; rather too few.
+    generation: str | None  # On which a delete can be made to depend.
+
+
+class Care:
+    """How long an object must have been untouched when that was asked; when it was written."""
+
+    def __init__(self, untouched_for: float, asked: float, until: float) -> None:
+        self.untouched_for = untouched_for
+        self.asked = asked  # By the clock of time.monotonic, as all here.
+        self.until = until  # After this, nothing is deleted any more.
+        self.written = 0.0
+
+    def allows(self, seen: Seen) -> bool:
+        self.written = time.monotonic() - seen.age
+        return self.asked - self.written >= self.untouched_for
+
+    def is_late(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def age(self) -> float:
+        """For how long nobody has written it, as far as is known."""
+        return time.monotonic() - self.written
+
+
 class Tombstone(NamedTuple):
     id: int
     url: str
     generation: str | None
     size: int | None
+    care: Care | None = None  # Look before it is deleted.
+
+
+class Listed(NamedTuple):
+    """An object, as a listing has it."""
+
+    url: str
+    size: int
+    written: datetime  # By the store's own clock.
+    generation: str | None  # Where a delete can be made to depend on it.
+
+
+class Page(NamedTuple):
+    """What is listed at a time, and where to go on; None: the store cannot go on elsewhere."""
+
+    objects: list[Listed]
+    cursor: str | None
+
+
+class Version(NamedTuple):
+    """What the store has kept of an object that is gone."""
+
+    generation: str
+    size: int
+    how: str  # As the kind of store calls it.
+
+
+class Leftover(NamedTuple):
+    """An upload in parts that was begun and neither finished nor given up."""
+
+    url: str
+    begun: datetime
+
+
+class Marker(NamedTuple):
+    """What stands in an object, and what the store calls this version of it."""
+
+    content: str
+    tag: str
 
 
 def is_plain(path: str) -> bool:
@@ -46,6 +119,7 @@ class Store:
     example: ClassVar[str]  # Of a prefix.
     extra: ClassVar[str] = ""  # What pip calls the library that it needs.
     per_request: ClassVar[int] = 1  # Objects, at most.
+    no_tag: ClassVar[str] = "0"  # One that no version of an object has.
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         self.prefix = prefix
@@ -54,6 +128,7 @@ class Store:
         self.flow = Flow(self.per_request, options.threads)
         self.failures = 0  # In a row.
         self.paused_until = 0.0
+        self.honours_conditions: bool | None = None  # None: nobody knows yet.
         self.lock = threading.Lock()
 
     # What a kind says about itself
@@ -90,7 +165,81 @@ class Store:
         """For the log: what will be deleted here, and how."""
         return self.prefix
 
+    # What is there, by the store's own account
+
+    def now(self) -> datetime:
+        """By the store's own clock."""
+        return datetime.now(timezone.utc)
+
+    def folders(self, folder: str) -> list[str] | None:
+        """The folders in a folder, as urls; None: there is too much in it to look for them."""
+        raise NotImplementedError
+
+    def pages(self, folder: str, is_deep: bool, cursor: str | None) -> Iterator[Page]:
+        """The objects in a folder, with those of all folders below it if that is deep."""
+        raise NotImplementedError
+
+    def listed_generation(self, text: str) -> str | None:
+        """What an inventory calls a generation or ETag, as a delete can be made to depend on it."""
+        return None
+
+    def leftovers(self) -> Iterator[Leftover] | None:
+        """Uploads in parts that nobody has finished; None: the store does not tell."""
+        return None
+
+    def look(self, url: str) -> Seen | None:
+        """At one object; None: it is not there."""
+        raise NotImplementedError
+
+    def kept_versions(self, url: str) -> list[Version]:
+        """Of an object that is gone, the newest first."""
+        return []
+
+    def revive(self, url: str, version: Version) -> None:
+        """Brings it back, unless another has taken its place."""
+        raise NotImplementedError
+
+    def move(self, tombstone: Tombstone, target: str) -> None:
+        """To another address under the prefix, if it still has its generation."""
+        raise NotImplementedError
+
+    # Deleting with care
+
+    def tells_apart(self, generation: str) -> bool:
+        """Whether no two uploads can have it."""
+        return True
+
+    def delete_carefully(self, tombstones: list[Tombstone]) -> list[str]:
+        """Looks at objects where that is asked for, and deletes what it has seen."""
+        fates = {}
+        wanted = []
+        for tombstone in tombstones:
+            has_own = tombstone.generation and self.tells_apart(tombstone.generation)
+            if not tombstone.care or has_own:
+                wanted.append(tombstone)
+                continue
+            seen = None if tombstone.care.is_late() else self.look(tombstone.url)
+            if tombstone.care.is_late():  # Looking has taken too long.
+                fates[tombstone.id] = RELEASED
+            elif seen is None:
+                fates[tombstone.id] = DELETED
+            elif tombstone.care.allows(seen):
+                wanted.append(tombstone._replace(
+                    generation=tombstone.generation or seen.generation))
+            else:
+                fates[tombstone.id] = SPARED
+        if any(each.care and each.care.is_late() for each in wanted):
+            fates |= {each.id: RELEASED for each in wanted}
+        elif wanted:
+            for tombstone, fate in zip(wanted, self.delete(wanted), strict=True):
+                fates[tombstone.id] = fate
+        return [fates[tombstone.id] for tombstone in tombstones]
+
     # Addresses
+
+    def name(self, address: str) -> str:
+        """In its bucket, of an object that may be above the prefix."""
+        return address.partition("://")[2].partition("/")[2]
 
     def key(self, url: str) -> str:
         """The object's name in its bucket, as it stands there: %2e is three characters."""
@@ -101,6 +250,8 @@ class Store:
         if not url.startswith(self.prefix) or not is_plain(url[len(self.prefix):]):
             return False
         if len(self.key(url).encode()) > 1024:  # More than a store allows.
+            return False
+        if url.lower().endswith("/" + MARKER):
             return False
         return not generation or self.accepts_generation(generation)
 
@@ -114,6 +265,27 @@ class Store:
     def is_overload(self, error: Exception) -> bool:
         """Whether a smaller request, or a later one, may go better."""
         return self.status_of(error) in OVERLOAD
+
+    # The marker, which may stand in a folder above the prefix
+
+    def read_marker(self, address: str) -> Marker | None:
+        """None: there is none, and the bucket is there."""
+        raise NotImplementedError
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        """Only over this version of it; None: only if there is none. Returns the tag that it has
+        then, or None if the store has refused it. A store that knows no conditions just writes."""
+        raise NotImplementedError
+
+    def has_conditions(self) -> bool:
+        """Found out once: a write over a version that is not there must be refused."""
+        if self.honours_conditions is None:
+            probe = self.probe().url
+            self.honours_conditions = self.write_marker(probe, "a probe", self.no_tag) is None
+            if not self.honours_conditions:
+                with contextlib.suppress(Exception):  # It is said when objects cannot be deleted.
+                    self.delete([Tombstone(0, probe, None, None)])
+        return self.honours_conditions
 
     # How it is doing
 
@@ -146,10 +318,13 @@ class Store:
     def pause_left(self) -> float:
         return max(self.paused_until - time.monotonic(), 0)
 
+    def leave_alone(self, seconds: float) -> None:
+        self.paused_until = time.monotonic() + seconds
+
     def note(self, fates: list[str], may_ask: bool = True) -> None:
         """A store that does nothing but fail is left alone for a while. Bad objects are not it."""
         with self.lock:
-            if DELETED in fates:
+            if DELETED in fates or SPARED in fates:
                 self.failures = 0
                 return
             self.failures += len(fates)
@@ -158,5 +333,5 @@ class Store:
             if may_ask and self.is_well():
                 self.failures = 0
                 return
-            self.paused_until = time.monotonic() + PAUSE
+            self.leave_alone(PAUSE)
             log.warning("%s fails, next try in %s s: %s", self.prefix, PAUSE, fates[0])

@@ -3,10 +3,25 @@
 import argparse
 import re
 import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any
 
-from blobgc.stores.base import DELETED, NO_ANSWER, Store, Tombstone, is_plain
+from blobgc.stores.base import (
+    DELETED,
+    NO_ANSWER,
+    Leftover,
+    Listed,
+    Marker,
+    Page,
+    Seen,
+    Store,
+    Tombstone,
+    Version,
+    is_plain,
+)
 
 # What a store says of a key that it had no time for.
 OVERLOAD = ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted")
@@ -25,6 +40,7 @@ class AmazonStore(Store):
     example = "s3://bucket/dir/"
     extra = "s3"
     per_request = 1000
+    no_tag = NO_ETAG
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
@@ -127,6 +143,102 @@ class AmazonStore(Store):
             return "refused: an ETag, and the store does not look at it (or may not be written to)"
         return ""
 
+    # What is there
+
+    def url(self, key: str) -> str:
+        return f"s3://{self.bucket}/{key}"
+
+    def now(self) -> datetime:
+        answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.folder, MaxKeys=1)
+        return time_of(answer)
+
+    def folders(self, folder: str) -> list[str] | None:
+        answer = self.client.list_objects_v2(
+            Bucket=self.bucket, Prefix=self.key(folder), Delimiter="/")
+        if answer.get("IsTruncated"):
+            return None
+        return [self.url(found["Prefix"]) for found in answer.get("CommonPrefixes", ())]
+
+    def pages(self, folder: str, is_deep: bool, cursor: str | None) -> Iterator[Page]:
+        """From one key to the next, so that it can go on at any of them."""
+        where = {"Bucket": self.bucket, "Prefix": self.key(folder)}
+        if not is_deep:
+            where["Delimiter"] = "/"
+        start = {"StartAfter": cursor} if cursor else {}
+        while True:
+            answer = self.client.list_objects_v2(**where, **start)
+            objects = []
+            for found in answer.get("Contents", ()):
+                if found["Key"].endswith("/") and not found["Size"]:
+                    continue  # A folder that somebody has made.
+                objects.append(Listed(
+                    self.url(found["Key"]), found["Size"], found["LastModified"],
+                    self.listed_generation(found.get("ETag", ""))))
+            if answer.get("Contents"):
+                cursor = answer["Contents"][-1]["Key"]
+            yield Page(objects, cursor if is_deep else None)
+            if not answer.get("IsTruncated"):
+                return
+            start = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def listed_generation(self, text: str) -> str | None:
+        etag = '"' + text.strip('"') + '"'
+        return etag if self.honours_etags and is_etag(etag) else None
+
+    def leftovers(self) -> Iterator[Leftover]:
+        pages = self.client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self.bucket, Prefix=self.folder)
+        for page in pages:
+            for found in page.get("Uploads", ()):
+                yield Leftover(self.url(found["Key"]), found["Initiated"])
+
+    def look(self, url: str) -> Seen | None:
+        """Both times are rounded to a second."""
+        try:
+            answer = self.client.head_object(Bucket=self.bucket, Key=self.key(url))
+        except self.errors.ClientError as error:
+            if self.status_of(error) != 404:
+                raise
+            self.client.head_bucket(Bucket=self.bucket)  # A missing bucket is an error.
+            return None
+        age = (time_of(answer) - answer["LastModified"]).total_seconds() - 1
+        version = answer.get("VersionId") if self.has_versions else None
+        etag = answer.get("ETag") if self.honours_etags else None
+        return Seen(answer["ContentLength"], age, version or (etag if is_etag(etag) else None))
+
+    def kept_versions(self, url: str) -> list[Version]:
+        """Those under a delete marker."""
+        key = self.key(url)
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix=key)
+        found = [each for each in answer.get("Versions", ()) if each["Key"] == key]
+        found.sort(key=lambda each: each["LastModified"], reverse=True)
+        return [Version(each["VersionId"], each["Size"], "version") for each in found]
+
+    def revive(self, url: str, version: Version) -> None:
+        """The newest by taking the marker away, another by a copy."""
+        key = self.key(url)
+        if version != self.kept_versions(url)[0]:
+            self.client.copy(
+                {"Bucket": self.bucket, "Key": key, "VersionId": version.generation},
+                self.bucket, key)
+            return
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix=key)
+        for marker in answer.get("DeleteMarkers", ()):
+            if marker["Key"] == key:
+                self.client.delete_object(
+                    Bucket=self.bucket, Key=key, VersionId=marker["VersionId"])
+
+    def tells_apart(self, generation: str) -> bool:
+        return not is_etag(generation)
+
+    def move(self, tombstone: Tombstone, target: str) -> None:
+        source = {"Bucket": self.bucket, "Key": self.key(tombstone.url)}
+        more = {"CopySourceIfMatch": tombstone.generation} if tombstone.generation else {}
+        self.client.copy(source, self.bucket, self.key(target), ExtraArgs=more)
+        (fate,) = self.delete([tombstone])
+        if fate != DELETED:
+            raise ValueError(fate)
+
     def delete(self, tombstones: list[Tombstone]) -> list[str]:
         fates = {}
         wanted = []
@@ -144,6 +256,35 @@ class AmazonStore(Store):
         if wanted:
             fates |= self.request(wanted)
         return [fates[tombstone.id] for tombstone in tombstones]
+
+    def read_marker(self, address: str) -> Marker | None:
+        try:
+            found = self.client.get_object(Bucket=self.bucket, Key=self.name(address))
+        except self.errors.ClientError as error:
+            if error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                return None
+            raise
+        return Marker(found["Body"].read().decode(errors="replace"), found["ETag"])
+
+    def write_marker(self, address: str, content: str, replaces: str | None) -> str | None:
+        condition = {"IfMatch": replaces} if replaces else {"IfNoneMatch": "*"}
+        if self.honours_conditions is False:
+            condition = {}
+        try:
+            written = self.client.put_object(Bucket=self.bucket, Key=self.name(address),
+                                             Body=content.encode(), **condition)
+        except self.errors.ClientError as error:
+            # Two that are written at one time: 409. What is not there cannot be replaced: 404.
+            if self.status_of(error) in (404, 409, 412) and not self.is_bucket_missing(error):
+                return None
+            if self.status_of(error) not in (400, 501) or not condition:
+                raise
+            self.honours_conditions = False  # It does not know the header.
+            return self.write_marker(address, content, replaces)
+        return str(written["ETag"])
+
+    def is_bucket_missing(self, error: Any) -> bool:
+        return bool(error.response.get("Error", {}).get("Code") == "NoSuchBucket")
 
     def request(self, tombstones: list[Tombstone]) -> dict[int, str]:
         """Deletes them; returns those that could not be, and why."""
@@ -188,3 +329,9 @@ class AmazonStore(Store):
 def is_etag(generation: str | None) -> bool:
     """As the store prints it: a hash, and the number of parts where there were several."""
     return bool(re.fullmatch('"[0-9a-f]{32}(-[1-9][0-9]{0,4})?"', generation or ""))
+
+
+def time_of(answer: dict[str, Any]) -> datetime:
+    """When the store has answered, by its own clock."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return parsedate_to_datetime(date) if date else datetime.now(timezone.utc)

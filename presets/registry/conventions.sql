@@ -24,7 +24,7 @@
 --   ZR003 blob upload unknown     ZR007 manifest unknown     ZR012 denied: still in use
 --   ZR004 digest invalid          ZR008 name invalid         ZR020 tag invalid
 --   ZR005 manifest blob unknown   ZR009 name unknown         ZR021 name taken
---                                 ZR013 unsupported
+--                                 ZR013 unsupported          ZR022 denied: tag is immutable
 
 create function _version()
     returns text

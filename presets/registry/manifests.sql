@@ -293,6 +293,10 @@ begin
         perform registry._refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
             'A list keeps its children.', 'Delete the list first.');
     end if;
+    perform registry._refuse_immutable(r, t.name)
+    from registry.tags as t
+    where (t.namespace_id, t.repository_id, t.manifest_id) = (r.namespace_id, r.id, doomed)
+        and registry._is_immutable(r.path, t.name);
     delete from registry.manifests as m
     where (m.namespace_id, m.repository_id, m.id) = (r.namespace_id, r.id, doomed);
 end;

@@ -219,6 +219,46 @@ comment on function delete_repository(text) is
     'Deletes a repository. Its name is free at once; the collector takes its contents away.';
 
 
+-- Of several with that name, the last that was created is the last that was deleted.
+create function restore_repository(repository text)
+    returns bigint
+    language plpgsql
+    volatile
+as $$
+declare
+    parts text[] := regexp_match(left(repository, 300), '^([^@]*)(?:@([1-9][0-9]{0,17}))?$');
+    key text;
+begin
+    perform registry._require_name(coalesce(parts[1], repository));
+    perform from registry.repositories as r where r.path = parts[1] and r.state <> 'deleting';
+    if found then
+        perform registry._refuse('ZR021', format('there is a repository "%s" already', parts[1]),
+            'It was created after the other was deleted, or nothing was deleted.',
+            'Delete it first, or call that one otherwise.');
+    end if;
+    select d.key into key
+    from (
+        select format('(%s,%s)', r.namespace_id, r.id), r.id from registry.repositories as r
+        where r.path = parts[1]
+        union
+        select t.key, (t.key::gc.repository_key).id from gc.trash as t
+        where t.collection = 'repository' and t.label = parts[1]
+    ) as d(key, id)
+    where parts[2] is null or d.id = parts[2]::bigint
+    order by d.id desc
+    limit 1;
+    if key is null then
+        perform registry._refuse_unknown_repository(repository);
+    end if;
+    return (select gc.restore('repository', key));
+end;
+$$;
+
+comment on function restore_repository(text) is
+    'Brings a deleted repository back, with all that was in it, as long as gc.settings.undo says; '
+    'returns how many rows. name@id: exactly that one. Only the owner of blobgc can do that.';
+
+
 create function list_repositories(n integer default null, last text default null)
     returns setof text
     language sql

@@ -197,6 +197,7 @@ create table tags (
     manifest_id bigint not null,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
+    expired_by bigint,
     constraint tags_pkey primary key (namespace_id, repository_id, name),
     constraint tags_manifest_fkey foreign key (namespace_id, repository_id, manifest_id)
         references manifests on delete cascade,
@@ -211,6 +212,25 @@ comment on column tags.name is 'The tag.';
 comment on column tags.manifest_id is 'What it stands for now.';
 comment on column tags.created_at is 'When it was first set.';
 comment on column tags.updated_at is 'When it was last set to another manifest.';
+comment on column tags.expired_by is
+    'The rule by which the review that is running deletes it; null: none. See expiring.sql.';
+
+
+-- Apart from tags, so that pulls neither lock nor grow what pushes write. No index but the key: an
+-- update is one in place (HOT).
+create table pulls (
+    like in_repository including comments,
+    name text collate "C" not null,
+    pulled_at timestamptz not null,
+    constraint pulls_pkey primary key (namespace_id, repository_id, name),
+    constraint pulls_tag_fkey foreign key (namespace_id, repository_id, name)
+        references tags on delete cascade
+)
+/* partition by hash (namespace_id) */;
+
+comment on table pulls is 'When tags were last pulled, to the hour. It goes with its tag.';
+comment on column pulls.name is 'The tag.';
+comment on column pulls.pulled_at is 'When it was pulled, at most an hour before the last time.';
 
 
 drop table in_repository;

@@ -26,13 +26,23 @@ begin
     insert into registry.tags as t (namespace_id, repository_id, name, manifest_id)
     values (r.namespace_id, r.id, name, manifest_id)
     on conflict on constraint tags_pkey do update
-    set manifest_id = excluded.manifest_id, updated_at = now()
-    where t.manifest_id <> excluded.manifest_id;
+    set manifest_id = excluded.manifest_id, updated_at = now(), expired_by = null
+    where t.manifest_id <> excluded.manifest_id
+        and not registry._is_immutable(r.path, excluded.name);
+    -- One that was not written is locked all the same.
+    if not found and not exists (
+        select from registry.tags as t
+        where (t.namespace_id, t.repository_id, t.name, t.manifest_id)
+            = (r.namespace_id, r.id, _set_tag.name, _set_tag.manifest_id)
+    ) then
+        perform registry._refuse_immutable(r, name);
+    end if;
 end;
 $$;
 
 comment on function _set_tag(repositories, text, bigint) is
-    'Creates a tag or sets it to another manifest, which must be locked.';
+    'Creates a tag or sets it to another manifest, which must be locked. Raises ZR022 if a rule '
+    'forbids that.';
 
 
 create function tag(repository text, name text, digest text)
@@ -65,6 +75,9 @@ declare
     r registry.repositories := registry._enter(repository);
 begin
     perform registry._require_tag(name);
+    if registry._is_immutable(r.path, name) then
+        perform registry._refuse_immutable(r, name);
+    end if;
     delete from registry.tags as t
     where (t.namespace_id, t.repository_id, t.name) = (r.namespace_id, r.id, untag.name);
     if not found then
@@ -75,6 +88,22 @@ $$;
 
 comment on function untag(text, text) is
     'Removes a tag. Its manifest is collected unless something else keeps it.';
+
+
+-- Of a repository that is not there any more, its id.
+create function _tag_label(namespace_id bigint, repository_id bigint, name text, rule bigint)
+    returns text
+    language sql
+    stable
+as $$
+    select concat(coalesce((
+            select r.path from registry.repositories as r
+            where (r.namespace_id, r.id) = (_tag_label.namespace_id, _tag_label.repository_id)
+        ), format('%s', repository_id)), ':', name, ' (rule ' || rule || ')')
+$$;
+
+comment on function _tag_label(bigint, bigint, text, bigint) is
+    'A tag as people write it: acme/app:v1, and the rule by which it goes.';
 
 
 create function list_tags(repository text, n integer default null, last text default null)

@@ -26,6 +26,16 @@ select gc.track('manifests', name => 'manifest',
         "tags_update": "tag_switch"
     }');
 
+-- Retention decides which of them go: see expiring.sql.
+select gc.track('tags', name => 'tag',
+    label => format('%I._tag_label(namespace_id, repository_id, name, expired_by)',
+        current_schema()),
+    condition => 'expired_by is not null',
+    owned => array['pulls'],
+    events => '{"tag_update": "tag_expiry"}');
+select gc.prepare('tag', format('%I._expire_tags', current_schema())::regproc);
+select gc.prepare('manifest', format('%I._put_off_untagged', current_schema())::regproc);
+
 -- What keeps a manifest goes before it, and links go last.
 select gc.track('repositories', name => 'repository',
     label => 'path',
@@ -33,11 +43,13 @@ select gc.track('repositories', name => 'repository',
     -- true of one that is active.
     condition => $$state = 'deleting'
         or state = 'initial' and created_at <= now() - interval '2 minutes'$$,
+    restored => '{"state": "active"}',
     owned => array[
         'tags', 'manifest_references', 'referrers', 'layers', 'manifests', 'repository_blobs'
     ]);
 
--- One that is not filled within 2 minutes is reviewed then, one that is deleted at once.
+-- One that is not filled within 2 minutes is reviewed then, one that is deleted at once. A tag that
+-- has expired goes in the same review.
 insert into gc.review_after_defaults
-values ('repository_insert', '2 minutes'), ('repository_update', '0')
+values ('repository_insert', '2 minutes'), ('repository_update', '0'), ('tag_expiry', '0')
 on conflict do nothing;

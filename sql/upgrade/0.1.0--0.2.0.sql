@@ -9,7 +9,16 @@ alter table gc.settings
         constraint settings_brake_rows_not_negative check (brake_rows >= 0),
     add column undo interval not null default '1 day'
         constraint settings_undo_not_negative check (undo >= '0')
-        constraint settings_undo_not_endless check (undo <= '10 years');
+        constraint settings_undo_not_endless check (undo <= '10 years'),
+    add column failover text not null default 'ask'
+        constraint settings_failover_known check (failover in ('ask', 'trusted')),
+    add column durable_on text[] not null default '{}'
+        constraint settings_durable_on_named check (
+            array_position(durable_on, null) is null and array_position(durable_on, '') is null
+        ),
+    add column orphan_grace interval not null default '2 days'
+        constraint settings_orphan_grace_not_negative check (orphan_grace >= '0')
+        constraint settings_orphan_grace_not_endless check (orphan_grace <= '10 years');
 
 -- A collection keeps the undo that it had, which was 0 if nobody had said anything.
 alter table gc.collections
@@ -18,7 +27,11 @@ alter table gc.collections
     add column collect text not null default 'garbage'
         constraint collections_collect_known check (collect in ('garbage', 'deleted')),
     add column finalizers text[] not null default '{}',
-    add column several boolean not null default false;
+    add column several boolean not null default false,
+    add column restored jsonb not null default '{}'
+        constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
+    add column prepare text,
+    add column careful boolean not null default false;
 
 alter table gc.unread_rows
     add column causes text[];

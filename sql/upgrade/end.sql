@@ -90,8 +90,9 @@ begin
             union all
             select format('select gc.%s(%L)', g.giver, r.role)
             from (values
-                ('function', 'claim', 'grant_runner'), ('table', 'tombstones', 'grant_viewer'),
-                ('function', 'pin', 'grant_operator'), ('function', 'because', 'grant_eraser')
+                ('function', 'review', 'grant_runner'), ('table', 'tombstones', 'grant_viewer'),
+                ('function', 'pin', 'grant_operator'), ('function', 'because', 'grant_eraser'),
+                ('function', 'compare', 'grant_reconciler')
             ) as g(kind, name, giver)
             join rights as r on r.kind = g.kind and r.name = g.name and r.grantee <> 0
             union all

@@ -116,6 +116,7 @@ create function test.empty_queues() returns void language sql as $$
     delete from gc.blob_review_queue;
     delete from gc.manifest_review_queue;
     delete from gc.repository_review_queue;
+    delete from gc.tag_review_queue;
     delete from gc.holds;
 $$;
 
@@ -124,6 +125,7 @@ create function test.pass_time() returns void language sql as $$
     update gc.blob_review_queue set review_after = now();
     update gc.manifest_review_queue set review_after = now();
     update gc.repository_review_queue set review_after = now();
+    update gc.tag_review_queue set review_after = now();
     update gc.holds set held_until = now() where held_until <> 'infinity';
 $$;
 
@@ -177,7 +179,9 @@ $$;
 
 create function test.reset() returns void language sql as $$
     select set_config('session_replication_role', 'replica', true);
+    delete from registry.pulls;
     delete from registry.tags;
+    delete from registry.retention;
     delete from registry.referrers;
     delete from registry.manifest_references;
     delete from registry.layers;

@@ -1,8 +1,8 @@
 -- The layout: what gc.create_registry makes, and what it refuses.
 savepoint layout;
 
-select set_eq($$select name from gc.collections$$, '{blob, manifest, repository}'::text[],
-    'the collections are blob, manifest and repository');
+select set_eq($$select name from gc.collections$$, '{blob, manifest, repository, tag}'::text[],
+    'the collections are blob, manifest, repository and tag');
 select has_table('gc', q, q || ' is there')
 from unnest('{blob_review_queue, manifest_review_queue, review_after_defaults}'::name[]) as q;
 select is_empty($$select c.oid::regclass from pg_class as c
@@ -41,13 +41,13 @@ select is_empty($$select conrelid::regclass, conname from pg_constraint
         and (conname like E'%\\_check' or conname like E'%\\_id\\_%fkey%')$$,
     'no constraint has a name that the system made up');
 select is((select count(*) from pg_class where relnamespace = 'registry'::regnamespace
-    and relkind = 'p'), case :partitions when 0 then 0 else 7 end::bigint,
+    and relkind = 'p'), case :partitions when 0 then 0 else 8 end::bigint,
     'so many tables are partitioned');
 select is((select count(*) from pg_inherits where inhparent = 'registry.tags'::regclass),
     :partitions::bigint, 'each into so many');
 select results_eq('select collection, blocked, why from gc.status()', $$values
-    ('blob', false, null::text), ('manifest', false, null), ('repository', false, null)$$,
-    'all is well');
+    ('blob', false, null::text), ('manifest', false, null), ('repository', false, null),
+    ('tag', false, null)$$, 'all is well');
 
 -- Refused, and nothing is left behind.
 select throws_ok($$select gc.create_registry('other', 's3://b')$$, '42710', null,

@@ -110,14 +110,17 @@ select is_empty(
 select set_eq(
     $$select proname::text from gc_function where of_extension and prosecdef$$,
     array['review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status', '_fold_settings',
-        'pause', 'resume', 'pin', 'unpin',
-        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt'],
+        'pause', 'resume', 'pin', 'unpin', 'compare_marker', 'adopt', '_change_durable_on',
+        'preview', 'forecast', 'explain', 'explain_url', 'because', 'receipt',
+        '_trash_labels',
+        'careful', 'spare', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
+        'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown'],
     'exactly these functions of the extension act with the rights of its owner');
 select set_eq(
     $$select proname::text from gc_function where not of_extension and prosecdef$$,
     $$select proname::text from gc_function
         where not of_extension and (prorettype = 'trigger'::regtype
-            or proname ~ '_(begin_upload|end_upload|keep_alive)$')$$,
+            or proname ~ '_(begin_uploads?|end_uploads?|keep_alive)$')$$,
     'of what is generated, exactly triggers and what an uploader may call act as the owner');
 select is_empty(
     $$select f.oid::regprocedure, p.name from gc_function as f
@@ -149,8 +152,9 @@ select is_empty(
                 and conname !~ '^(tombstones|scan_requests|totals|locks|upload_slots)_'
                 and conname !~
                     '^(unread_rows|unused_tables|declared_references|ignored_suspects)_'
-                and conname !~ '^(operations|pauses|brakes|allowances)_'
-                and conname !~ '^(kept_rows|causing|struck_finalizers)_'))$$,
+                and conname !~ '^(operations|pauses|brakes|allowances|markers)_'
+                and conname !~ '^(kept_rows|causing|struck_finalizers)_'
+                and conname !~ '^(listings|listing_parts)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
@@ -165,11 +169,15 @@ select set_eq(
         'review_after_defaults_value_not_negative',
         'review_after_defaults_value_not_endless', 'collections_name_length',
         'settings_jitter_not_endless', 'collections_undo_not_endless',
-        'collections_events_object', 'collections_undo_not_negative', 'collections_collect_known',
+        'collections_restored_object', 'collections_events_object',
+        'collections_undo_not_negative', 'collections_collect_known',
         'settings_undo_not_negative', 'settings_undo_not_endless',
+        'settings_orphan_grace_not_negative', 'settings_orphan_grace_not_endless',
+        'listings_prefix_is_a_folder', 'listings_source_known', 'discrepancies_kind_known',
         'settings_brake_share_is_a_share', 'settings_brake_rows_not_negative',
         'brakes_share_is_a_share', 'brakes_rows_not_negative', 'pauses_what_known',
-        'allowances_what_known', 'allowances_allowed_not_negative'],
+        'allowances_what_known', 'allowances_allowed_not_negative', 'settings_failover_known',
+        'settings_durable_on_named', 'markers_prefix_is_a_folder'],
     'these are the checks, each under a name that says what is wrong');
 
 -- Versions.

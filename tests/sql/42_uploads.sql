@@ -1,7 +1,7 @@
 -- Uploads: an object that is written again while its old row is on the way out, and keep_alive.
 begin;
 set local client_min_messages = error;
-select plan(107);
+select plan(117);
 
 create schema app;
 create table app.file (id bigint primary key, path text);
@@ -398,6 +398,32 @@ select throws_ok(
 select from gc.track('app.object', condition => 'true');
 select throws_ok($$select gc.begin_upload('object', '1', wait => '0')$$, 'ZG001', null,
     'also after the url was taken out of the definition');
+
+
+-- Many at once, and by url alone.
+create table app.item (id integer primary key, path text);
+create index on app.item (('s3://items/' || path));
+select from gc.track('app.item', url => $$'s3://items/' || path$$, condition => 'true');
+insert into app.item select n, 'p' || n from generate_series(1, 4) as n;
+delete from app.item;
+select ok(gc.begin_uploads('item', urls => '{s3://items/p1, s3://items/p2}') > now(),
+    'uploads whose keys are not known yet are announced by their urls');
+select ok(gc.begin_uploads('item', '{7, 8}', array['s3://items/p3', null], upload => 'u') > now(),
+    'others by keys, and urls where these are known');
+select ok(gc.begin_upload('item', null, url => 's3://items/p9') > now(), 'also one');
+select results_eq($$select url from gc.claim('w2') order by url$$, array['s3://items/p4'],
+    'what is announced is not handed out');
+update gc.settings set strict_uploads = true;
+select lives_ok($$insert into app.item values (11, 'p1'), (12, 'p2'), (7, 'p3'), (8, 'p8')$$,
+    'rows of what was announced can be inserted, whatever their keys are');
+select throws_ok($$insert into app.item values (13, 'p5')$$, 'ZG002', null, 'and no others');
+update gc.settings set strict_uploads = false;
+select is(gc.end_uploads('item', urls => '{s3://items/p1, s3://items/p2}'), 2,
+    'they are ended by their urls');
+select is(gc.end_uploads('item', '{7, 8}', upload => 'u'), 2, 'or by their keys');
+select is(gc.end_uploads('item', '{7}', upload => 'u'), 0, 'once');
+select throws_ok($$select gc.begin_uploads('item', '{1, 2}', '{s3://items/p1}')$$, '22023', null,
+    'there are as many urls as keys');
 
 select * from finish();
 rollback;

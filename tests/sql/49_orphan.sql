@@ -1,7 +1,7 @@
 -- Orphaning: an owner is deleted, and what depends on it stays, pinned.
 begin;
 set local client_min_messages = error;
-select plan(16);
+select plan(24);
 
 create schema app;
 create table app.blob (id bigint primary key);
@@ -71,29 +71,69 @@ alter table app.strict alter column picture drop not null;
 select is(gc.orphan('picture', '3'), 2::bigint, 'unless the reference can be null');
 select is((select picture from app.strict), null::bigint, 'then it is');
 
--- The owner's key, compared with a key of what it owns, would be that of another row.
+-- What is owned through what is owned. An image that can be without its repository keeps what is
+-- its own; one that cannot takes it along, but for what can be without the image.
 create table app.repo (id bigint primary key);
 create table app.image (id bigint primary key, repo bigint not null references app.repo);
 create index on app.image (repo);
-create table app.layer (id bigint primary key, image bigint not null references app.image);
+create table app.layer (id bigint primary key, image bigint not null references app.image,
+    blob bigint references app.blob);
 create index on app.layer (image);
-select count(*) from gc.track('app.repo', condition => 'false', owned => '{layer, image}')
-\g /dev/null
-insert into app.repo values (1), (2);
-insert into app.image values (10, 1), (1, 2);
-insert into app.layer values (200, 1);
-select throws_ok($$select gc.orphan('repo', '1')$$, '0A000',
-    'rows of "repo" cannot be deleted without what they own',
-    'a collection whose rows own others through what they own is refused');
-select is((select count(*) from app.layer), 1::bigint, 'and nothing of another owner is deleted');
-create table app.mail (id bigint primary key, repo bigint not null);
-create index on app.mail (repo);
-select count(*) from gc.track('app.repo', condition => 'false') \g /dev/null
-select count(*) from gc.declare_reference('repo', 'app.mail', 'repo') \g /dev/null
-select count(*) from gc.track('app.repo', condition => 'false', owned => '{mail}') \g /dev/null
-select throws_ok($$select gc.orphan('repo', '1')$$, '0A000',
-    'rows of "repo" cannot be deleted without what they own',
-    'so is one that owns rows by declaration');
+create index on app.layer (blob);
+create table app.note (id bigint primary key, image bigint references app.image, layer bigint
+    references app.layer);
+create index on app.note (image);
+create index on app.note (layer);
+select count(*) from gc.track('app.note', condition => 'false') \g /dev/null
+select count(*) from gc.track('app.repo', condition => 'false',
+    owned => '{layer, image, note(image), note(layer)}') \g /dev/null
+delete from gc.pins;
+insert into app.blob values (6), (7);
+insert into app.repo values (1), (2), (3);
+-- The repository's key is that of an image of another one.
+insert into app.image values (10, 1), (11, 1), (1, 2), (30, 3);
+insert into app.layer values (100, 10, 6), (200, 1, 7), (300, 30, 7);
+insert into app.note values (1, 10, null), (2, null, 100), (3, 1, 200), (4, 30, 300);
+select is(gc.orphan('repo', '1'), 3::bigint, 'what is owned through what is owned is found');
+select set_eq('select id from app.image', array[1, 30]::bigint[],
+    'what cannot be without its owner goes with it');
+select set_eq('select id from app.layer', array[200, 300]::bigint[],
+    'and what cannot be without that; nothing of another owner');
+select set_eq('select id, image, layer from app.note', $$values (1::bigint, null::bigint,
+    null::bigint), (2, null, null), (3, 1, 200), (4, 30, 300)$$, 'what can stays, by itself');
+select set_eq('select name, key from pinned', $$values ('blob', '6'), ('note', '1'), ('note', '2')$$,
+    'it is pinned, and so is what those that went have kept');
+alter table app.image alter column repo drop not null;
+delete from gc.pins;
+select is(gc.orphan('repo', '2'), 0::bigint, 'where the images stay');
+select set_eq('select i.id, i.repo, l.id as layer, n.id as note from app.image as i
+    join app.layer as l on l.image = i.id join app.note as n on n.layer = l.id',
+    $$values (1::bigint, null::bigint, 200::bigint, 3::bigint), (30, 3, 300, 4)$$,
+    'they keep all that is theirs');
+
+-- What is owned by declaration, and what rows that go refer to by declaration.
+create table app.mail (id bigint primary key, kind text, about bigint not null, blobs bigint[]);
+create index on app.mail (about);
+create index on app.mail using gin (blobs);
+create table app.draft (id bigint primary key, about bigint);
+create index on app.draft (about);
+select count(*) from gc.track('app.draft', condition => 'false') \g /dev/null
+select count(*) from gc.declare_reference('blob', 'app.mail', 'blobs') \g /dev/null
+select count(*) from gc.track('app.repo', condition => 'false', owned => '{}') \g /dev/null
+select count(*) from gc.declare_reference('repo', 'app.mail', 'about',
+    condition => $$kind = 'repo'$$) \g /dev/null
+select count(*) from gc.declare_reference('repo', 'app.draft', 'about') \g /dev/null
+select count(*) from gc.track('app.repo', condition => 'false',
+    owned => '{layer, image, note(image), note(layer), mail, draft}') \g /dev/null
+insert into app.mail values (1, 'repo', 3, '{6, 7}'), (2, 'user', 3, '{5}'), (3, 'repo', 4, '{4}');
+insert into app.draft values (1, 3), (2, 4);
+select is(gc.orphan('repo', '3'), 3::bigint, 'what is owned by declaration is found as well');
+select set_eq('select id, about from app.mail', 'values (2::bigint, 3::bigint), (3, 4)',
+    'it goes where it cannot be without, if it is owned at all');
+select set_eq('select id, about from app.draft', 'values (1::bigint, null::bigint), (2, 4)',
+    'and stays where it can');
+select set_eq('select name, key from pinned', $$values ('blob', '6'), ('blob', '7'),
+    ('draft', '1')$$, 'what it refers to by declaration is pinned');
 
 select * from finish();
 rollback;

@@ -1,7 +1,7 @@
 -- Rights: who may do what. Roles are made here, and go with the transaction.
 begin;
 set local client_min_messages = error;
-select plan(96);
+select plan(102);
 
 create role rights_app;
 create role rights_runner;
@@ -103,38 +103,41 @@ as $$
         and has_table_privilege(role, c.oid, needed)
 $$;
 select set_eq($$select pg_temp.may_call('rights_runner')$$,
-    array['version', 'review', 'claim', 'confirm', 'fail', 'release', 'next_due', 'status',
-        'preview', 'forecast'],
+    array['version', 'review', 'claim', 'careful', 'confirm', 'spare', 'fail', 'release',
+        'next_due', 'status', 'preview', 'forecast', 'compare_marker'],
     'a runner may call exactly what a runner does');
 select set_eq($$select pg_temp.may_call('rights "Q" runner')$$,
     $$select pg_temp.may_call('rights_runner')$$, 'also one with a strange name');
 select set_eq($$select pg_temp.may_touch('rights_runner', 'select, insert, update, delete')$$,
     array['metrics'], 'a runner reads the metrics, and has no right on any table');
 select set_eq($$select pg_temp.may_call('rights_viewer')$$,
-    array['version', 'next_due', 'status', 'explain', 'explain_url', 'receipt'],
+    array['version', 'next_due', 'status', 'explain', 'explain_url', 'receipt', '_trash_labels',
+        '_table_name'],
     'a viewer may call exactly what changes nothing');
 select set_eq($$select pg_temp.may_touch('rights_viewer', 'select')$$,
     array['collections', 'settings', 'review_after_defaults', 'tombstones', 'holds',
         'deletion_log', 'totals', 'daily_totals', 'metrics', 'pauses', 'pins', 'brakes',
         'allowances', 'operations', 'runners', 'causes', 'kept_rows', 'finalizers',
-        'struck_finalizers'],
+        'struck_finalizers', 'trash', 'markers'],
     'a viewer reads the tables');
 select is_empty(
     $$select pg_temp.may_touch('rights_viewer', 'insert, update, delete, truncate, trigger')$$,
     'a viewer writes none');
 select set_eq($$select pg_temp.may_call('rights_operator')$$,
-    array['version', 'next_due', 'status', 'pause', 'resume', 'pin', 'unpin'],
+    array['version', 'next_due', 'status', 'pause', 'resume', 'pin', 'unpin', 'adopt'],
     'an operator may call exactly what stops and keeps');
 select set_eq($$select pg_temp.may_touch('rights_operator', 'select')$$,
-    array['pauses', 'pins', 'brakes', 'allowances', 'operations', 'runners', 'metrics'],
+    array['pauses', 'pins', 'brakes', 'allowances', 'operations', 'runners', 'metrics',
+        'markers'],
     'an operator reads what was stopped and kept');
 select is_empty(
     $$select pg_temp.may_touch('rights_operator', 'insert, update, delete, truncate, trigger')$$,
     'an operator writes no table');
 select set_eq($$select pg_temp.may_call('rights_uploader')$$,
-    array['begin_upload', 'end_upload', 'keep_alive', '_own_function', '_object_name',
-        'file_begin_upload', 'file_end_upload', 'file_keep_alive',
-        'plain_begin_upload', 'plain_end_upload', 'plain_keep_alive'],
+    array['begin_upload', 'end_upload', 'begin_uploads', 'end_uploads', 'keep_alive',
+        '_own_function', '_object_name', 'file_begin_upload', 'file_end_upload',
+        'file_begin_uploads', 'file_end_uploads', 'file_keep_alive', 'plain_begin_upload',
+        'plain_end_upload', 'plain_begin_uploads', 'plain_end_uploads', 'plain_keep_alive'],
     'an uploader may call exactly what an upload needs');
 select is_empty($$select pg_temp.may_touch('rights_uploader', 'select, insert, update, delete')$$,
     'an uploader has no right on any table');
@@ -180,7 +183,29 @@ select is(pg_temp.state_of($$select gc._run('create table app.x ()')$$), '42501'
     'it calls no inner function');
 reset role;
 
--- A viewer looks.
+-- A viewer looks. What a row is called is computed for it with the owner's rights.
+create table app.secret (id bigint primary key, name text, word text);
+select count(*) from gc.track('app.secret', condition => 'true', undo => '1 day', label => 'name',
+    size => 'length(word)') \g /dev/null
+insert into app.secret values (1, 'a name', 'xyzzy');
+delete from app.secret;
+set local role rights_viewer;
+select results_eq($$select key, label, bytes from gc.trash where collection = 'secret'$$,
+    $$values ('1', 'a name', 5::bigint)$$, 'a viewer sees what can be restored, as all see it');
+select is(pg_temp.state_of('select content from gc.trash_rows'), '42501',
+    'it does not see the rows themselves');
+select is(pg_temp.state_of($$select gc._labels_of_trash(c) from gc.collections as c$$), '42501',
+    'it cannot have anything else computed about them');
+select is(pg_temp.state_of($$select gc.restore('secret', '1')$$), '42501', 'it restores nothing');
+select is(pg_temp.state_of('delete from gc.trash_rows'), '42501', 'it drops nothing');
+reset role;
+alter table app.secret owner to rights_nobody;
+set local role rights_viewer;
+select results_eq($$select key, label from gc.trash where collection = 'secret'$$,
+    $$values ('1', null::text)$$, 'no label is computed where that could run code of others');
+reset role;
+alter table app.secret owner to current_user;
+select gc.untrack('secret');
 set local role rights_viewer;
 select is((select count(*) from gc.status()), 2::bigint, 'a viewer sees the status');
 select is((select count(*) from gc.tombstones), 2::bigint, 'it sees the tombstones');
@@ -230,7 +255,8 @@ reset role;
 -- Tracking belongs to the owner of blobgc.
 alter table app.post owner to rights_app;
 grant execute on function gc.track(
-    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[]
+    regclass, text, text, text, text, text, text, text[], jsonb, interval, text, text[],
+    jsonb
 ), gc.untrack(text), gc.scan(text, integer) to rights_app;
 grant usage on schema gc to rights_app;
 grant select on gc.collections to rights_app;
@@ -330,6 +356,7 @@ select gc.grant_uploader('rights_nobody') \g /dev/null
 select bag_eq($$select split_part(h, '(', 1) from pg_temp.held('rights_nobody') as h$$,
     array['schema usage', 'gc.begin_upload', 'gc.end_upload', 'gc.keep_alive',
         'gc._own_function', 'gc._object_name',
+        'gc.begin_uploads', 'gc.end_uploads', 'gc.file_begin_uploads', 'gc.file_end_uploads',
         'gc.file_begin_upload', 'gc.file_end_upload', 'gc.file_keep_alive'],
     'an uploader gets exactly what an upload needs');
 

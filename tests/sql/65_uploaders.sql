@@ -62,7 +62,7 @@ select is(pg_temp.state_of('uploaders_one', $$select gc.keep_alive('secret', '99
 select is(pg_temp.state_of('uploaders_one', c), '42501', 'it cannot call ' || c)
 from unnest(array[
     $$select gc.secret_begin_upload('1', null, '1 second', null, null)$$,
-    $$select gc._begin_upload('secret', '1', null, '1 second', null, null)$$,
+    $$select gc._begin_uploads('secret', '{1}', null, '1 second', null, null)$$,
     $$select gc.secret_keep_alive('1')$$, $$select gc._keep_alive('secret', '1')$$,
     $$select gc.secret_lock('1')$$, $$select gc.secret_key_text('1')$$,
     $$table gc.holds$$, $$table gc.tombstones$$

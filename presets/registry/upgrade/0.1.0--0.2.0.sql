@@ -7,8 +7,4 @@ drop function if exists _require_blob(repositories, bytea);
 drop function if exists _link(repositories, bytea);
 drop function if exists _lock_manifest(repositories, bytea);
 
-update gc.collections as c
-set condition = $$state = 'deleting'
-        or state = 'initial' and created_at <= now() - interval '2 minutes'$$
-where c.name = 'repository'
-    and c.condition = format('%I.is_abandoned(state, created_at)', current_schema());
+alter table tags add column if not exists expired_by bigint;

@@ -1,0 +1,111 @@
+-- Deployed: what clusters run is pinned, for a time, and pinned again as long as it is reported.
+-- Who reports need not know the registry: an image is what a container runtime prints.
+
+-- docker-pullable://registry.example:5000/acme/app:v1@sha256:… The first part is a host if it has a
+-- dot or a colon, or is localhost; a digest counts more than a tag.
+create function _parse_image(image text, out path text, out reference text)
+    language plpgsql
+    immutable
+as $$
+declare
+    parts text[] := regexp_match(left(btrim(image), 1000),
+        '^(?:[a-z-]+://)?(?:(?:[^/@]*[.:][^/@]*|localhost)/)?([^:@]+)(?::([^:@/]+))?(?:@(.+))?$');
+begin
+    path := parts[1];
+    reference := coalesce(parts[3], parts[2], 'latest');
+end;
+$$;
+
+comment on function _parse_image(text) is
+    'The repository of an image, and its digest or tag; null: it is none.';
+
+
+create function _deployed(images text[])
+    returns table (image text, namespace_id bigint, repository_id bigint, id bigint)
+    language sql
+    stable
+as $$
+    select i.image, r.namespace_id, r.id, coalesce(t.manifest_id, m.id)
+    from (select distinct u from unnest(images) as u where btrim(u) <> '') as i(image)
+    cross join lateral registry._parse_image(i.image) as p
+    left join registry.repositories as r on r.path = p.path and r.state = 'active'
+    left join registry.tags as t on (t.namespace_id, t.repository_id, t.name)
+        = (r.namespace_id, r.id, p.reference)
+    left join registry.manifests as m on (m.namespace_id, m.repository_id, m.digest)
+        = (r.namespace_id, r.id, case
+            when registry._is_digest_text(p.reference) then registry.digest_bytes(p.reference)
+        end)
+$$;
+
+comment on function _deployed(text[]) is 'The manifests of images; null: it is not here.';
+
+
+-- A cluster may report the image of a platform where pods name the list: so its lists are pinned
+-- too.
+create function _with_lists(namespace_id bigint, repository_id bigint, id bigint)
+    returns setof bigint
+    language sql
+    stable
+as $$
+    with recursive upwards(id) as (
+        select _with_lists.id
+        union
+        select l.parent_id
+        from upwards as u
+        join registry.manifest_references as l on (l.namespace_id, l.repository_id, l.child_id)
+            = (_with_lists.namespace_id, _with_lists.repository_id, u.id)
+    )
+    select u.id from upwards as u limit 1000
+$$;
+
+comment on function _with_lists(bigint, bigint, bigint) is
+    'A manifest, and the lists that it is in.';
+
+
+-- Pins that have more than half of their time left are not written again.
+create function report_deployed(
+    holder text, images text[], until timestamptz default now() + interval '1 day'
+)
+    returns table (image text, is_pinned boolean)
+    language plpgsql
+    volatile
+as $$
+declare
+    moment timestamptz := clock_timestamp();
+    found_ones jsonb := (
+        select jsonb_object_agg(d.image, d.keys)
+        from (
+            select o.image, array(
+                select format('(%s,%s,%s)', o.namespace_id, o.repository_id, l)
+                from registry._with_lists(o.namespace_id, o.repository_id, o.id) as l
+                where o.id is not null
+            ) as keys
+            from registry._deployed(images) as o
+        ) as d
+    );
+    due text[] := array(
+        select distinct k
+        from jsonb_each(found_ones) as f
+        cross join lateral jsonb_array_elements_text(f.value) as k
+        where not exists (
+            select from gc.pins as p
+            where md5(p.key) = md5(k) and p.key = k and p.collection = 'manifest'
+                and p.holder = report_deployed.holder
+                and p.until > moment + (report_deployed.until - moment) / 2
+        )
+    );
+    gone text[] := array(
+        select p.key from gc.pin('manifest', due, 'deployed', until, holder) as p
+        where not p.pinned
+    );
+begin
+    return query
+        select f.key, jsonb_array_length(f.value) > 0 and not f.value ?| gone
+        from jsonb_each(found_ones) as f
+        order by f.key;
+end;
+$$;
+
+comment on function report_deployed(text, text[], timestamptz) is
+    'Pins what a cluster runs, for the holder, until then: images as a container runtime prints '
+    'them, host/acme/app@sha256:… Returns which of them are pinned; false: it is not here.';

@@ -1,0 +1,404 @@
+"""A bucket knows its database: copies delete nothing, and nothing else stops the original."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Connection, Database, NewDatabase, execute, rows, value
+from stores import AmazonObjects, FileObjects, Objects, environment_of
+from test_crash import Cluster
+from test_runner import SETUP, NewWorld, Process, World, new_world, template
+
+from blobgc import runner
+from blobgc.commands import run as run_command
+from blobgc.errors import HELD_UP, SUCCESS
+from blobgc.stores import Store, open_store
+
+__all__ = ["new_world", "template"]  # Databases that are ready.
+
+# Nothing that was deleted in a copy matters here, so that all of its objects can be tried.
+ALL = range(1, 7)
+
+
+def names(numbers: range) -> set[str]:
+    return {str(number) for number in numbers}
+
+
+def collect(database: Database, objects: Objects, *arguments: str) -> int:
+    """A runner in this process, with --once: it starts faster. Returns its exit code."""
+    parser = argparse.ArgumentParser()
+    run_command.arguments(parser)
+    dsn = f"host={database.host} port={database.port} user={database.user} dbname={database.name}"
+    options = parser.parse_args(
+        ["--store", objects.prefix, "--dsn", dsn, "--once", "--wait", "0", *arguments])
+    with environment_of(objects):
+        at_work = runner.Runner(options, threading.Event())
+        try:
+            return at_work.run()
+        finally:
+            for thread in threading.enumerate():
+                if thread.name.endswith("(guard)"):  # Its review has ended, it has perhaps not.
+                    thread.join()
+            for connected in (at_work.database, at_work.settling, at_work.reviewing):
+                connected.connection.close()
+
+
+def bury(database: Database, objects: Objects) -> None:
+    with database.connect() as conn:
+        World(database, objects).bury(conn, ALL)
+
+
+def assert_refuses(
+    database: Database, objects: Objects, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    """The objects are put there again: they are those of rows that the original has, perhaps."""
+    for name in names(ALL):
+        objects.put(name)
+    caplog.clear()
+    assert collect(database, objects) == HELD_UP
+    assert objects.names() == names(ALL), "the copy deletes nothing"
+    assert f"nothing is deleted here: {why}" in caplog.text
+    with database.connect() as conn:
+        assert value(conn, "select held_up_by from gc.status()").startswith(objects.prefix)
+
+
+def assert_goes_on(database: Database, objects: Objects) -> None:
+    with database.connect() as conn:
+        execute(conn, "update gc.tombstones set generation = null")  # They were put there again.
+    assert collect(database, objects) == SUCCESS
+    assert objects.names() == set()
+
+
+@pytest.fixture(params=["files", "amazon", "google"])
+def store(request: pytest.FixtureRequest) -> Objects:
+    found: Objects = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def original(new_database: NewDatabase, template: str, store: Objects) -> Database:
+    """A database whose runner has written the marker."""
+    found = World(new_database(template=template), store).track().database
+    assert collect(found, store) == SUCCESS
+    return found
+
+
+# Copies
+
+
+def test_a_copy_by_template_deletes_nothing_whoever_starts_first(
+    original: Database, store: Objects, new_database: NewDatabase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bury(original, store)
+    copy = new_database(template=original.name)
+    why = "the database is not where it was, so it may be a copy: its database oid was"
+    assert_refuses(copy, store, caplog, why)
+    assert_goes_on(original, store)
+    assert_refuses(copy, store, caplog, why)
+
+
+def test_a_copy_by_dump_and_restore_deletes_nothing_whoever_starts_first(
+    original: Database, store: Objects, new_database: NewDatabase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bury(original, store)
+    copy = new_database()
+    copy.psql(original.run("pg_dump"))
+    why = "the database is not where it was, so it may be a copy: its database oid was"
+    assert_refuses(copy, store, caplog, why)
+    assert_goes_on(original, store)
+    assert_refuses(copy, store, caplog, why)
+
+
+@pytest.mark.parametrize("store", ["files"], indirect=True)
+def test_a_copy_that_was_adopted_takes_the_bucket_over(
+    original: Database, store: Objects, new_database: NewDatabase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bury(original, store)
+    copy = new_database(template=original.name)
+    with copy.connect() as conn:
+        execute(conn, f"select gc.adopt('{store.prefix}', 'we have moved')")
+    assert_goes_on(copy, store)
+    assert_refuses(original, store, caplog, "the marker belongs to another database")
+    with copy.connect() as conn:
+        logged = rows(conn, "select operation, reason from gc.operations order by id")
+    assert [operation for operation, _ in logged] == ["adopt", "take over"]
+    assert logged[0][1].startswith("we have moved; the database is not where it was")
+
+
+class Server(Cluster):
+    """A server that can be copied."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix="blobgc_marker.")))
+        self.own(self.folder)
+
+    def own(self, path: Path) -> None:
+        if os.getuid() == 0:
+            shutil.chown(path, os.environ["BLOBGC_PGUSER_OS"])
+
+    def make(self, *settings: str) -> Server:
+        self.run("initdb", "-U", "postgres", "--auth=trust", "--locale=C.UTF-8", "-E", "UTF8",
+                 "--no-sync")
+        self.configure(f"port = {self.database.port}", "listen_addresses = ''", "fsync = off",
+                       "autovacuum = off", *settings)
+        return self
+
+    def configure(self, *settings: str) -> None:
+        with (self.folder / "data" / "postgresql.conf").open("a") as conf:
+            conf.write("\n".join([f"unix_socket_directories = '{self.folder}'", *settings, ""]))
+
+    def copy(self, *options: str) -> Server:
+        """A base backup, ready to be started beside this one."""
+        other = Server()
+        other.run("pg_basebackup", "-h", str(self.folder), "-p", self.database.port,
+                  "-U", "postgres", "-c", "fast", "--no-sync", *options)
+        other.configure()
+        return other
+
+    def remove(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.stop()
+        shutil.rmtree(self.folder)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as made:
+        made.make().start()
+        yield made
+
+
+@pytest.fixture
+def served(server: Server, store: Objects) -> Database:
+    """A database in a server of its own, whose runner has written the marker."""
+    name = f"blobgc_{abs(hash(store.prefix))}"
+    with server.database.connect() as conn:
+        execute(conn, f"create database {name}")
+    database = replace(server.database, name=name)
+    with database.connect() as conn:
+        execute(conn, SETUP)
+    World(database, store).track()
+    assert collect(database, store) == SUCCESS
+    return database
+
+
+def test_a_base_backup_deletes_nothing_whoever_starts_first(
+    server: Server, served: Database, store: Objects, caplog: pytest.LogCaptureFixture,
+) -> None:
+    bury(served, store)
+    with server.copy() as other:
+        other.start()
+        copy = replace(served, host=str(other.folder))
+        why = "the database is not where it was, so it may be a copy: its data directory was"
+        assert_refuses(copy, store, caplog, why)
+        assert_goes_on(served, store)
+        assert_refuses(copy, store, caplog, why)
+
+
+@pytest.mark.parametrize("store", ["files"], indirect=True)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_copy_that_nothing_tells_from_the_original_falls_behind(
+    server: Server, served: Database, store: Objects, caplog: pytest.LogCaptureFixture,
+    is_first: bool,
+) -> None:
+    """The snapshot of a disk, on another machine: it has even the same directory."""
+    with served.connect() as conn:
+        execute(conn, "update gc.markers set place = place - 'data directory'")
+    bury(served, store)
+    with server.copy() as other:
+        other.start()
+        copy = replace(served, host=str(other.folder))
+        if is_first:
+            assert_refuses(copy, store, caplog, "the server was started again")
+        assert_goes_on(served, store)
+        assert_refuses(copy, store, caplog, "the marker has epoch")
+        assert "this is a copy of the database that moved it" in caplog.text
+
+
+
+# The protocol
+
+# A runner that is killed after so many steps: a call of the database, or something with the marker.
+KILLED = """
+import os, signal, sys
+from blobgc import cli, database, runner
+
+left = int(sys.argv.pop(1))
+
+def counted(call, counts):
+    def step(*arguments):
+        global left
+        result = call(*arguments)
+        left -= counts(arguments)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return step
+
+database.Database.rows = counted(
+    database.Database.rows, lambda call: "compare_marker" in call[1] or "gc.claim" in call[1])
+runner.Runner.do = counted(runner.Runner.do, lambda call: call[2]["action"] != "learn")
+sys.exit(cli.main())
+"""
+
+
+def kill_after(steps: int, database: Database, objects: Objects) -> bool:
+    """Whether it was killed; if not, it ended before."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(steps), "run", "--once", "--store", objects.prefix],
+        env=database.environment | objects.environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+def let_time_pass(conn: Connection) -> None:
+    """What is under way is given up by others, and what is leased is free again."""
+    execute(conn, """
+        update gc.markers set next_since = next_since - interval '1 minute',
+            moved_at = moved_at - interval '1 minute',
+            checked_at = checked_at - interval '1 minute';
+        update gc.tombstones set worker = null, due_at = now();
+    """)
+
+
+def kill_between_all_steps(
+    database: Database, objects: Objects, reset: Callable[[], None], most: int = 10
+) -> int:
+    steps = 0
+    was_killed = True
+    while was_killed and steps < most:
+        steps += 1
+        reset()
+        bury(database, objects)
+        was_killed = kill_after(steps, database, objects)
+        with database.connect() as conn:
+            let_time_pass(conn)
+            assert collect(database, objects) == SUCCESS
+            assert rows(conn, "select problem from gc.markers") == [(None,)]
+            let_time_pass(conn)
+        assert objects.names() == set()
+    return steps if was_killed else steps - 1
+
+
+def test_a_runner_that_is_killed_between_any_two_steps_stops_nobody(
+    original: Database, store: Objects
+) -> None:
+    """The move: prepared, written, noted; the claim. All kinds of stores are alike in the last."""
+    most = 10 if isinstance(store, FileObjects) else 2
+    kills = kill_between_all_steps(original, store, lambda: None, most)
+    assert kills >= min(most, 4)
+
+
+def test_a_first_runner_that_is_killed_between_any_two_steps_stops_nobody(
+    new_world: NewWorld, files: FileObjects
+) -> None:
+    database = new_world(files).database
+
+    def reset() -> None:
+        with database.connect() as conn:
+            execute(conn, "delete from gc.markers")
+        (files.folder / ".blobgc").unlink(missing_ok=True)
+
+    assert kill_between_all_steps(database, files, reset) >= 6, "that it is missing is found first"
+
+
+def test_two_runners_of_one_database_do_not_stop_each_other(
+    original: Database, store: Objects
+) -> None:
+    world = World(original, store)
+    with original.connect() as conn:
+        world.bury(conn, range(1, 121))
+        with Process(world, "--batch", "5", "--once") as one, \
+                Process(world, "--batch", "5", "--once") as other:
+            said = one.end() + other.end()
+        assert store.names() == set()
+        assert "nothing is deleted here" not in said
+        assert value(conn, "select count(distinct worker) from gc.deletion_log") == 2
+        moved = json.loads(read_marker(store))
+        assert value(conn, "select epoch from gc.markers") == moved["epoch"] > 1
+
+
+def opened(objects: Objects) -> Store:
+    return open_store(objects.prefix, argparse.Namespace(timeout=10, threads=1))
+
+
+def read_marker(objects: Objects) -> str:
+    with environment_of(objects):
+        found = opened(objects).read_marker(objects.prefix + ".blobgc")
+    assert found
+    return found.content
+
+
+def test_a_store_without_conditional_writes_is_found_out_and_works(
+    amazon: AmazonObjects, new_world: NewWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    amazon.proxy.drops_conditions = True
+    with environment_of(amazon):
+        assert not opened(amazon).has_conditions()
+    original, copy = (new_world(amazon).database for _ in range(2))
+    for database in (original, copy):  # Which of them began is all that they differ in.
+        bury(database, amazon)
+    assert collect(original, amazon) == SUCCESS
+    assert amazon.names() == set()
+    assert_refuses(copy, amazon, caplog, "the marker belongs to another database")
+    bury(original, amazon)
+    assert_goes_on(original, amazon)
+
+
+def test_what_a_folder_was_mounted_over_is_not_taken_for_it(
+    new_world: NewWorld, files: FileObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = new_world(files).database
+    assert collect(database, files) == SUCCESS
+    bury(database, files)
+    mounted = files.folder.rename(files.folder.with_name("mounted"))
+    files.folder.mkdir()
+    assert collect(database, files) == HELD_UP
+    assert "the marker is missing" in caplog.text
+    with database.connect() as conn:
+        assert value(conn, "select count(*) from gc.tombstones") == len(ALL), "none was confirmed"
+    files.folder.rmdir()
+    mounted.rename(files.folder)
+    assert collect(database, files) == SUCCESS
+    assert files.names() == set()
+
+
+def test_blobgc_adopt_says_what_there_is_and_adopts(
+    new_world: NewWorld, files: FileObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = new_world(files).database
+    bury(database, files)
+    (files.folder / ".blobgc").write_text("mine")
+    assert collect(database, files) == HELD_UP
+
+    def adopt(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, ROOT / "runner.py", "adopt", "--json", *arguments],
+            env=database.environment, capture_output=True, text=True, check=True).stdout
+
+    assert "what stands there is no marker" in adopt()
+    assert "the next runner adopts it" in adopt(files.prefix, "--reason", "it was a mistake")
+    assert_goes_on(database, files)
