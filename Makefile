@@ -227,6 +227,11 @@ test:
 	$(MAKE) --no-print-directory install
 	tests/all
 
+# Servers from PyPI; BLOBGC_MATRIX is where they are kept. An hour or more.
+matrix:
+	tests/setup
+	tests/matrix $(VERSIONS)
+
 # QUICK=1: the daily subset. ONLY="reviews skew": those benchmarks.
 bench:
 	tests/setup
@@ -249,11 +254,12 @@ help:
 	@echo 'make demo       collect a registry that is being pushed to, and prove what is left'
 	@echo 'make demo-stop  stop the server of the demo and remove its files'
 	@echo 'make test       install, and run every test in a private server'
+	@echo 'make matrix     test on PostgreSQL 15 to 18, and from 15 to 18 (VERSIONS="17 18")'
 	@echo 'make bench      measure against peers, and write bench/RESULTS.md (QUICK=1: 5 minutes)'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain wheel demo demo-stop reference test bench lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference test matrix bench lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)
