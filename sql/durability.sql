@@ -5,7 +5,7 @@
 -- claim notes a point: all transactions before xmin are over, so what they wrote stands before lsn.
 -- Invariant: a wait is over only when it is older than the xmin of a point that all have reached.
 
-create unlogged table gc.durable_points (
+create table gc.durable_points (
     xmin_then xid8 not null,
     lsn pg_lsn not null,
     noted_at timestamptz not null default clock_timestamp()

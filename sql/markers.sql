@@ -66,8 +66,26 @@ comment on column gc.markers.problem is
 comment on column gc.markers.problem_since is 'Since when.';
 
 
--- The timeline is that of the next record, not that of the last checkpoint: after a promotion this
--- may lag behind. Who may not see the directory knows one thing less.
+-- That of the next record: that of the last checkpoint may lag behind after a promotion. Some
+-- managed servers do not tell it.
+create function gc._timeline()
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+exception
+    when feature_not_supported or insufficient_privilege or internal_error then
+        return null;
+end;
+$$;
+
+comment on function gc._timeline() is 'The timeline of this server; null: it does not tell.';
+
+
+-- What the server does not tell, or the owner of blobgc may not see, is one thing less to compare.
 create function gc._place()
     returns jsonb
     language sql
@@ -75,11 +93,14 @@ create function gc._place()
     set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'system identifier', (select s.system_identifier::text from pg_control_system() as s),
+        'system identifier', case
+            when has_function_privilege('pg_catalog.pg_control_system()', 'execute')
+                then (select s.system_identifier::text from pg_control_system() as s)
+        end,
         'database oid', (
             select d.oid::text from pg_database as d where d.datname = current_database()
         ),
-        'timeline', left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
+        'timeline', gc._timeline(),
         'port', current_setting('port'),
         'data directory', case
             when pg_has_role('pg_read_all_settings', 'usage') then current_setting('data_directory')
@@ -341,7 +362,9 @@ as $$
         when m.token is null and exists (
             select from gc.markers as o
             where o.prefix ^@ m.prefix and o.prefix <> m.prefix and o.token is not null
-        ) then 'a marker of this database stands under a part of this prefix'
+                and (o.problem is not null or o.checked_at is null
+                    or o.checked_at < clock_timestamp() - interval '1 minute')
+        ) then 'under a part of this prefix stands a marker that was not compared for a while'
         when content is null and m.token is not null
             then 'the marker is missing: is it another bucket, or one that is not mounted?'
         when content is null or s.token = m.token or s.token = m.next_token
@@ -480,9 +503,6 @@ as $$
 declare
     written record := gc._read_marker(content);
 begin
-    if m.next_token is distinct from written.token then
-        return gc._instruction('read');
-    end if;
     m := gc._note_done(m, written.epoch, written.token, tag);
     update gc.markers as o
     set moved_at = clock_timestamp(), checked_at = clock_timestamp(), adopting = false,
@@ -514,7 +534,7 @@ begin
         and coalesce(gc._next_claim(array[prefix], 'storage') > now_at, true)
     then
         return gc._instruction('idle');
-    elsif m.next_by <> worker and m.next_since > now_at - interval '15 seconds' then
+    elsif m.next_by <> worker and m.next_since > now_at - interval '10 seconds' then
         return case when is_well and m.checked_at > now_at - interval '5 seconds'
             then gc._instruction('go') else gc._instruction('wait', null, 0.1) end;
     elsif is_well and conditional and m.tag is not null and m.next_token is null
@@ -562,6 +582,8 @@ comment on function gc._lock_marker(text) is
     'What is known of the marker that stands for a prefix, locked.';
 
 
+-- What a runner has written counts while nobody has prepared another move, also out of turn; what
+-- it has read is of the past then.
 create function gc.compare_marker(
     worker text, prefix text, did text default null, content text default null,
     tag text default null, conditional boolean default true
@@ -587,10 +609,11 @@ begin
     next := case
         when gc._why_elsewhere(m.prefix) is not null
             then gc._stop(m, gc._why_elsewhere(m.prefix))
+        when did = 'wrote' and m.next_token = (gc._read_marker(content)).token
+            then gc._after_write(m, content, tag, conditional)
         when did is null or m.next_by is distinct from worker
             then gc._begin_comparing(m, worker, compare_marker.prefix, conditional)
         when did = 'read' then gc._after_read(m, worker, content, tag, conditional)
-        when did = 'wrote' then gc._after_write(m, content, tag, conditional)
         else gc._instruction('read')
     end;
     return query
@@ -609,6 +632,7 @@ comment on function gc.compare_marker(text, text, text, text, text, boolean) is
     '(claim); idle (nothing is due).';
 
 
+-- Moves that were under way are forgotten: the database that this is a copy of may have made them.
 create function gc.adopt(prefix text, reason text default null)
     returns void
     language plpgsql
@@ -632,7 +656,8 @@ begin
     delete from gc.markers as o where o.prefix ^@ folder and o.prefix <> folder;
     update gc.markers as o
     set adopting = true, identity = gen_random_uuid(), place = gc._place(),
-        server_start = pg_postmaster_start_time(), checked_at = null, next_by = null,
+        server_start = pg_postmaster_start_time(), checked_at = null,
+        next_by = null, next_token = null, lost_tokens = '{}',
         problem = null, problem_since = null, watched = null, watched_since = null
     where o.prefix = folder;
     perform gc._note_operation('adopt', null, folder, null, nullif(why, ''));

@@ -497,6 +497,28 @@ def a_claim_of_an_object_that_waits_for_a_finalizer_elsewhere(database: Database
         return claimed, rows(conn, "select url from gc.claim('worker')")
 
 
+def a_claim_where_the_marker_is_another_database_s(database: Database) -> Seen:
+    with database.connect() as conn:
+        execute(conn, "insert into app.file values (1); delete from app.file")
+        execute(conn, "select gc.compare_marker('one', 'file:///store/'); "
+                "select gc.compare_marker('one', 'file:///store/', 'read', '{\"token\": 1}', 'x')")
+        return rows(conn, "select url from gc.claim('one', prefixes => '{file:///store/}')")
+
+
+def a_move_of_a_runner_that_was_killed_before_it_said_so(database: Database) -> Seen:
+    """Its successor reads what it has written."""
+    ask = "select action, body from gc.compare_marker(%s, 's3://b/', %s, %s, %s)"
+    with database.connect() as conn:
+        rows(conn, ask, "dead", None, None, None)
+        ((_, first),) = rows(conn, ask, "dead", "read", None, None)
+        rows(conn, ask, "dead", "wrote", first, "1")
+        execute(conn, "update gc.markers set moved_at = '2000-01-01', checked_at = '2000-01-01'")
+        ((_, second),) = rows(conn, ask, "dead", None, None, None)
+        execute(conn, "update gc.markers set next_since = '2000-01-01'")
+        rows(conn, ask, "next", None, None, None)
+        return rows(conn, ask, "next", "read", second, "2")[0][0]
+
+
 def a_cause_that_another_transaction_has_named(database: Database) -> Seen:
     with database.connect() as author, database.connect() as forger:
         execute(author, """
@@ -794,6 +816,24 @@ MUTATIONS = [
         check=a_claim_of_what_is_paused,
         right=[],
         wrong=[("1",)],
+    ),
+    Mutation(
+        "a claim does not ask whose bucket it is",
+        old="    if not gc._cleared(prefixes, finalizer) then\n",
+        new="    if false then\n",
+        times=1,
+        check=a_claim_where_the_marker_is_another_database_s,
+        right=[],
+        wrong=[("file:///store/1",)],
+    ),
+    Mutation(
+        "a move that was prepared is not known to be ours",
+        old="or s.token = m.next_token\n",
+        new="\n",
+        times=1,
+        check=a_move_of_a_runner_that_was_killed_before_it_said_so,
+        right="write",
+        wrong="stop",
     ),
     Mutation(
         "a claim does not ask what is pinned",

@@ -28,7 +28,8 @@ SETUP = """
 create extension blobgc;
 create schema app;
 create table app.file (name text primary key, bytes bigint);
-update gc.settings set jitter = '0', undo = '0', brake_share = 1, orphan_grace = '1 second';
+update gc.settings set jitter = '0', undo = '0', brake_share = 1, orphan_grace = '1 second',
+    upload_timeout = '1 second';
 """
 
 # Set for the long forms: 20,000 objects in every kind of store.
@@ -317,6 +318,17 @@ def test_an_empty_folder_tells_of_all_rows_and_a_missing_one_of_none(
     assert counts(folder.reconcile()) == {"missing": 2}
     files.folder.rmdir()
     assert "No such file or directory" in folder.tell(code=2)[1]
+
+
+@pytest.mark.parametrize("kind", ["amazon", "google", "azure"])
+def test_a_bucket_that_is_not_there_is_one_line(
+    new_database: NewDatabase, request: pytest.FixtureRequest, kind: str
+) -> None:
+    objects: Objects = request.getfixturevalue(kind)
+    world = World(new_database(), objects)
+    objects.prefix = objects.prefix.replace("/bucket-", "/no-bucket-")
+    _, errors = world.tell(code=1)
+    assert errors.startswith(f"blobgc: {objects.prefix}: ") and errors.count("\n") == 1
 
 
 def test_only_a_reconciler_may_adopt(folder: World, new_role: NewRole) -> None:

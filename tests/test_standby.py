@@ -68,6 +68,8 @@ def delete_behind_the_standby(pair: Pair) -> None:
     World(pair.database, pair.files).write(pair.conn, ALL)
     execute(pair.conn, "insert into app.post select n, n from generate_series(1, 6) as n")
     wait_until(pair.is_followed, "the rows to reach the standby")
+    with replace(pair.database, host=str(pair.standby.folder)).connect() as reader:
+        assert value(reader, "select why from gc.status()") is None, "it can be asked there"
     pair.standby.stop()
     execute(pair.conn, "delete from app.post; delete from app.file")
 

@@ -13,8 +13,9 @@ import psycopg
 import blobgc
 from blobgc import show
 from blobgc.database import Database
-from blobgc.errors import FAILED, SUCCESS, Unusable, one_line
-from blobgc.stores import open_store
+from blobgc.errors import FAILED, SUCCESS, Unusable, one_line, reason
+from blobgc.stores import Store, open_store
+from blobgc.stores.base import MARKER
 
 SEVERITIES = ("error", "warning", "remark")
 CLOCKS_MAY_DIFFER = 30.0  # Seconds.
@@ -90,12 +91,21 @@ def of_stores(options: argparse.Namespace) -> list[show.Row]:
             store.check()
             if not store.is_well():
                 raise Unusable("it does not answer, or fails, at this moment")
+            look_at_marker(store)
         except Unusable as error:
             problem = str(error).removeprefix(f"--store {prefix}").lstrip("/").removeprefix(": ")
             found.append(finding(
                 "error", prefix, problem,
                 "mend the prefix, the credentials or the right to delete there, and check again"))
     return found
+
+
+def look_at_marker(store: Store) -> None:
+    """Whether a runner may read it. What stands there, the database compares."""
+    try:
+        store.read_marker(store.prefix + MARKER)
+    except Exception as error:
+        raise Unusable(f"its marker {MARKER} cannot be read: {reason(error)}") from error
 
 
 def of_prefixes(database: Database, prefixes: list[str]) -> list[show.Row]:

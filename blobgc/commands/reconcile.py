@@ -20,7 +20,7 @@ from blobgc.errors import DIFFERS, FAILED, SUCCESS, Unusable, reason
 from blobgc.inventories import Inventory
 from blobgc.listing import Lister
 from blobgc.logs import log
-from blobgc.stores import Store, Tombstone, open_store
+from blobgc.stores import Store, Tombstone, open_store, with_one_line
 
 GRANT = "reconciler"
 QUARANTINE = ".blobgc-quarantine/"
@@ -65,6 +65,11 @@ def run(options: argparse.Namespace) -> int:
     store = open_store(options.store, options)
     if options.undo:
         return undo(options, store)
+    with with_one_line(store):
+        return reconcile(options, store)
+
+
+def reconcile(options: argparse.Namespace, store: Store) -> int:
     if options.adopt or options.quarantine:
         store.check()
     lister = Lister(store, options.dsn, options.threads)
@@ -132,18 +137,24 @@ def look_for_missing(database: Database, store: Store, listing: int, threads: in
 
 
 def leftovers(store: Store, samples: int) -> dict[str, Any] | None:
-    """Uploads in parts that nobody has finished; None: the store does not tell."""
-    found = store.leftovers()
-    if found is None:
-        return None
+    """Uploads in parts that nobody has finished; None: the store does not tell, or not us."""
     number = 0
     oldest = datetime.now(timezone.utc)
     urls = []
-    for leftover in found:
-        number += 1
-        oldest = min(oldest, leftover.begun)
-        if number <= samples:
-            urls.append(leftover.url)
+    found = store.leftovers()
+    if found is None:
+        return None
+    try:
+        for leftover in found:
+            number += 1
+            oldest = min(oldest, leftover.begun)
+            if number <= samples:
+                urls.append(leftover.url)
+    except Exception as error:
+        if store.status_of(error) is None:
+            raise
+        log.warning("uploads that nobody has finished could not be listed: %s", reason(error))
+        return None
     return {"number": number, "oldest": oldest if number else None, "examples": urls}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from blobgc import show
 from blobgc.database import Database
 from blobgc.errors import DIFFERS, FAILED, SUCCESS, Unusable, reason
-from blobgc.stores import Store, open_store
+from blobgc.stores import Store, open_store, with_one_line
 
 GRANT = "reconciler"
 AT_ONCE = 1000
@@ -40,6 +40,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     store = open_store(options.store, options)
+    with with_one_line(store):
+        return revive_all(options, store)
+
+
+def revive_all(options: argparse.Namespace, store: Store) -> int:
     store.prepare()
     database = Database(options.dsn)
     listing = last_listing(database, store.prefix)

@@ -5,15 +5,17 @@ nothing else is changed when one is added.
 """
 
 import argparse
+import contextlib
 import importlib
 import pkgutil
+from collections.abc import Iterator
 
-from blobgc.errors import Unusable, reason
+from blobgc.errors import Unavailable, Unusable, reason
 from blobgc.stores.base import DELETED, RELEASED, SPARED, Care, Store, Tombstone
 from blobgc.stores.file import FileStore
 
 __all__ = ["DELETED", "RELEASED", "SPARED", "Care", "Store", "Tombstone", "kinds", "open_store",
-           "open_stores"]
+           "open_stores", "with_one_line"]
 
 
 def kinds() -> dict[str, type[Store]]:
@@ -56,3 +58,16 @@ def open_stores(prefixes: list[str], options: argparse.Namespace) -> list[Store]
                 raise Unusable(f"--store {outer.prefix} and {inner.prefix} are one folder, or one "
                                "is inside the other: spell them in the same way")
     return list(stores.values())
+
+
+@contextlib.contextmanager
+def with_one_line(store: Store) -> Iterator[None]:
+    """For a command: what the store's library raises becomes one line and an exit code."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if store.status_of(error) is None:
+            raise
+        raise Unavailable(f"{store.prefix}: {reason(error)}") from error

@@ -74,7 +74,8 @@ begin atomic
         cross join lateral (
             select f.*, case r.by when 'pulled' then f.pulled_at else f.pushed_at end as counted_at
             from facts as f
-            where f.path ~ r.repository_regexp and f.name ~ r.tag_regexp
+            where (r.repositories = '**' or f.path ~ r.repository_regexp)
+                and (r.tags = '**' or f.name ~ r.tag_regexp)
             offset 0
         ) as f
         where r.enabled and r.action in ('keep', 'delete', 'immutable')

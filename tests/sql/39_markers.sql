@@ -1,7 +1,7 @@
 -- Markers: a bucket knows its database, and a copy of the database deletes nothing.
 begin;
 set local client_min_messages = error;
-select plan(86);
+select plan(90);
 
 create schema app;
 create table app.file (id integer primary key);
@@ -97,11 +97,18 @@ select is(pg_temp.compared('w', 's3://elsewhere/'), 'write go',
 select is(pg_temp.compared('w', 's3://bucket/a/b/'), 'write go',
     'the marker of a wider prefix stands for a narrower one');
 select is((select count(*) from store), 2::bigint, 'which gets none');
+select pg_temp.later() \g /dev/null
 select is(pg_temp.compared('w', 's3://bucket/'), 'read stop',
     'a wider prefix than one that has a marker');
-select matches((select problem from gc.markers where prefix = 's3://bucket/'), 'a part of this',
-    'is not begun without asking');
+select matches((select problem from gc.markers where prefix = 's3://bucket/'),
+    'under a part of this prefix', 'is not begun while nobody compares that');
+savepoint wider;
+select is(pg_temp.compared('w'), 'write go', 'when somebody does');
+select is(pg_temp.compared('w', 's3://bucket/'), 'read write go', 'it is');
+select is(pg_temp.compared('w'), 'read go', 'and stands for both');
+rollback to wider;
 delete from gc.markers where prefix = 's3://bucket/';
+select is(pg_temp.compared('w'), 'write go', 'the narrower one goes on');
 
 -- A row that names the marker.
 insert into gc.tombstones (collection, key, url, due_at, wait_for)
