@@ -416,7 +416,7 @@ def test_an_application_that_writes_meanwhile_loses_no_tombstone_and_meets_no_ot
 
 def test_a_runner_goes_on_where_the_old_one_stopped(upgraded: World) -> None:
     """By the right that the old version gave."""
-    (upgraded.store / ".blobgc").unlink(missing_ok=True)  # Another world's, which had the same folder.
+    (upgraded.store / ".blobgc").unlink(missing_ok=True)  # Of another world in the same folder.
     said = says(upgraded.database, "run", "--once", "--wait", "0", "--store",
                 f"file://{upgraded.store}/", code=3, PGUSER=upgraded.runner)
     assert "objects are left, because they are held up" in said
