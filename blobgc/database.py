@@ -13,7 +13,7 @@ import blobgc
 from blobgc.errors import SUCCESS, Unavailable, Unusable, one_line
 from blobgc.logs import log
 
-SPEAKS = "0.1"  # The versions of the extension that this package is written for.
+SPEAKS = "0.2"  # The versions of the extension that this package is written for.
 
 # What the runner calls. A batch of 0 is refused, but only by a function that may be called.
 CALLED = (

@@ -29,7 +29,20 @@ class Installation:
             "where source = %s and target = %s and path is not null",
             version, blobgc.__version__))
 
+    def has_old_registry(self) -> bool:
+        """Whether there is a registry that was not upgraded with blobgc. For a current blobgc."""
+        return bool(self.database.call(
+            "select from gc._find_registry() as r where r.version <> gc.version()"))
+
     def run(self, script: str) -> None:
         """All of it or nothing."""
         with self.database.connection.transaction():
             self.database.connection.execute(script.encode())
+
+    def run_as_owner(self, script: str) -> None:
+        """What it makes must belong to whom the rest belongs, also if a superuser runs it."""
+        (row,) = self.database.call(
+            "select case when pg_get_userbyid(nspowner) <> current_user "
+            "then 'set local role ' || nspowner::regrole || ';' else '' end as become "
+            "from pg_namespace where nspname = 'gc'")
+        self.run(row["become"] + script)

@@ -40,7 +40,9 @@ comment on function gc._alias(regclass) is
 
 
 -- Nothing is executed, nor planned: that would call functions before they are looked at. Read in
--- two frames, the text cannot be more than one expression.
+-- two frames, the text cannot be more than one expression. With a second table, PostgreSQL 16 and
+-- later print the columns with their table, as 15 does anyway: without, a column could be taken for
+-- something else of that name where the expression is put.
 create function gc._parse_expression(target regclass, what text, expression text)
     returns regclass
     language plpgsql
@@ -49,7 +51,8 @@ create function gc._parse_expression(target regclass, what text, expression text
     set timezone_abbreviations = 'Default'
 as $$
 declare
-    source text := format('from %s as %I', target, gc._alias(target));
+    source text := format('from %s as %I, gc.turns as gc_other(gc_other)', target,
+        gc._alias(target));
 begin
     if position(';' in expression) > 0 then
         raise 'it has a semicolon' using errcode = 'syntax_error';
@@ -285,7 +288,7 @@ create function gc._written(parsed regclass)
 as $$
 declare
     written text := substring(
-        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*) AS value\n   FROM [^\n]*$');
+        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*) AS value\n   FROM [^\n]*,\n[^\n]*$');
 begin
     if written is null then
         raise 'it is not known where the expression is in: %', pg_get_viewdef(parsed);
@@ -334,7 +337,7 @@ create function gc._written_alias(target regclass)
 as $$
 declare
     parsed regclass := gc._parse_expression(target, 'name', 'true');
-    written text := substring(pg_get_viewdef(parsed) from '\n   FROM ([^\n]*);$');
+    written text := substring(pg_get_viewdef(parsed) from '\n   FROM ([^\n]*),\n[^\n]*$');
 begin
     drop view gc._expression;
     return coalesce(nullif(substr(written, length(target::text) + 2), ''),

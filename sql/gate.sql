@@ -23,7 +23,7 @@ comment on sequence gc.deleting_after is
     'Transactions older than this must have ended before anything is handed out: they may have '
     'inserted rows while the gate was closed.';
 
-insert into gc.locks values ('gate');
+insert into gc.locks values ('gate') on conflict do nothing;
 
 
 -- One row. Unlogged: a crash ends every transaction, and then another look is taken.

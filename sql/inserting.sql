@@ -39,7 +39,7 @@ create table gc.upload_slots (
     slot integer not null
         constraint upload_slots_pkey primary key
 );
-insert into gc.upload_slots select generate_series(0, 4095);
+insert into gc.upload_slots select generate_series(0, 4095) on conflict do nothing;
 
 comment on table gc.upload_slots is 'Rows that are locked while a key or a url is being written.';
 comment on column gc.upload_slots.slot is 'The remainder of a hash of the key or url.';

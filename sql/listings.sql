@@ -128,7 +128,7 @@ begin
 end;
 $$;
 revoke all on function gc.begin_listing(text, timestamptz, text) from public;
-insert into gc.locks values ('listing');
+insert into gc.locks values ('listing') on conflict do nothing;
 
 comment on function gc.begin_listing(text, timestamptz, text) is
     'Begins a listing of what is under a prefix, and drops the one that there was. store_time is '

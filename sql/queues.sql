@@ -3,6 +3,26 @@
 -- A queue is append-only: a trigger adds an entry for each key that something happened to, and the
 -- latest entry of a key counts. So nobody who deletes a reference waits for anybody else.
 
+-- What a queue has beside the key. A queue that an earlier version has made gets what it lacks.
+create function gc._queue_columns()
+    returns table (name name, definition text)
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    values
+        ('event', 'text not null'),
+        ('review_after', 'timestamptz not null'),
+        ('review_count', 'integer not null default 0'),
+        ('last_error', 'text'),
+        ('asleep_since', 'timestamptz'),
+        ('causes', 'text[]'),
+        ('entry', 'bigint generated always as identity')
+$$;
+
+comment on function gc._queue_columns() is 'The columns of every review queue, after the key.';
+
+
 -- No primary key: the same key stands in it as often as something happened to its row.
 create function gc._make_queue(c gc._shape)
     returns void
@@ -14,16 +34,15 @@ declare
     queue name := gc._object_name(c.name, '_review_queue');
     command text := (
         select format(
-            'create table gc.%I (%s, event text not null, review_after timestamptz not null, '
-            'review_count integer not null default 0, last_error text, asleep_since timestamptz, '
-            'causes text[], '
-            'entry bigint generated always as identity) with (fillfactor = 90, '
+            'create table gc.%I (%s, %s) with (fillfactor = 90, '
             'autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, '
             'autovacuum_vacuum_insert_scale_factor = 0, '
             'autovacuum_vacuum_insert_threshold = 50000, autovacuum_analyze_scale_factor = 0, '
             'autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 0)',
             queue,
-            string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n))
+            string_agg(format('%I %s not null', u.name, u.type), ', ' order by u.n),
+            (select string_agg(format('%I %s', q.name, q.definition), ', ')
+                from gc._queue_columns() as q))
         from (select (c.key).*) as k
         cross join lateral unnest(k.queue_names, k.types) with ordinality as u(name, type, n)
     );
@@ -39,6 +58,31 @@ end;
 $$;
 
 comment on function gc._make_queue(gc._shape) is 'Creates the review queue of a collection.';
+
+
+create function gc._complete_queue(queue regclass)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    command text;
+begin
+    for command in
+        select format('alter table %s add column %I %s', queue, q.name, q.definition)
+        from gc._queue_columns() as q
+        where not exists (
+            select from pg_attribute as a where a.attrelid = queue and a.attname = q.name
+        )
+    loop
+        perform gc._run(command);
+    end loop;
+end;
+$$;
+
+comment on function gc._complete_queue(regclass) is
+    'Gives a review queue the columns that it lacks, because an earlier version has made it.';
 
 
 create function gc._make_key_type(c gc._shape)
@@ -120,6 +164,8 @@ begin
     end if;
     if queue is null or not fits then
         perform gc._make_queue(c);
+    else
+        perform gc._complete_queue(queue);
     end if;
     perform gc._make_key_type(c);
 end;

@@ -7,7 +7,7 @@
 create table gc.turns (
     first_name text not null
 );
-insert into gc.turns values ('');
+insert into gc.turns select '' where not exists (select from gc.turns);
 
 comment on table gc.turns is 'With which collection the next review begins.';
 comment on column gc.turns.first_name is 'The first that the last review had no time for.';

@@ -2,7 +2,8 @@
 --
 -- A call writes at most once a minute, into a row that no other worker has, and waits for nobody. A
 -- runner says its version, host and process in its application_name: blobgc <version> <host>/<pid>.
--- After a crash, or in a dump, it is not there, and soon is again.
+-- After a crash, or in a dump, it is not there, and soon is again. One that runs while blobgc is
+-- upgraded is told so by its next call, and ends; what it has under a lease it can still confirm.
 
 create unlogged table gc.runner_calls (
     application text not null,
@@ -26,6 +27,33 @@ comment on column gc.runner_calls.since is 'The first call.';
 comment on column gc.runner_calls.last_call is 'The last call, to within a minute.';
 
 
+-- Runners of 0.1 have no more than "blobgc" for a name. Whatever else calls, psql perhaps, has
+-- another one, and is not asked.
+create function gc._require_runner_version()
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    own text := current_setting('application_name');
+    speaks text := case
+        when own = 'blobgc' then '0.1' else substring(own from '^blobgc ([0-9]+[.][0-9]+)[.]')
+    end;
+begin
+    if speaks <> substring(gc.version() from '^[0-9]+[.][0-9]+') then
+        raise 'this database has blobgc % now, and this runner is of version %',
+            gc.version(), speaks
+            using errcode = 'ZG020',
+                hint = format('pip install blobgc==%s', gc.version());
+    end if;
+end;
+$$;
+
+comment on function gc._require_runner_version() is
+    'Raises ZG020 for a runner of another minor version, by its application_name.';
+
+
 -- No unique constraint, because that would make one session wait for another: two that use one name
 -- at one time leave two rows, which gc.runners shows as one.
 create function gc._note_runner(worker text, prefixes text[], finalizer text default null)
@@ -39,6 +67,7 @@ declare
     own text := left(current_setting('application_name'), 200);
     place tid;
 begin
+    perform gc._require_runner_version();
     if exists (
         select from gc.runner_calls as r
         where r.worker = left(_note_runner.worker, 200) and r.application = own

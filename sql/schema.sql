@@ -11,6 +11,7 @@
 --   ZG007  raised and caught in a review: more rows would go than the brake lets through
 --   ZG008  a review would delete a pinned row together with another
 --   ZG010  a row cannot be restored; the message says what is missing or in the way
+--   ZG020  a runner of another version, which has to be replaced
 --   ZG999  raised and caught inside one function, to undo what it has tried. ZG000 would
 --          stand for the whole class in an exception clause.
 
@@ -204,7 +205,7 @@ create table gc.locks (
 comment on table gc.locks is 'What only one session at a time may do: it locks the row.';
 comment on column gc.locks.name is 'What is done.';
 
-insert into gc.locks values ('track'), ('settings'), ('claim');
+insert into gc.locks values ('track'), ('settings'), ('claim') on conflict do nothing;
 
 
 create function gc._lock(name text)

@@ -44,7 +44,7 @@ update gc.repository_review_queue set review_after = now() + interval '1 day';
 select gc.set_delay('tag_delete', '0'), gc.set_delay('layer_delete', '2 hours'),
     gc.set_delay('manifest_delete', '2 hours') \g /dev/null
 delete from registry.tags where substr(name, 2)::integer <= 11;
-set application_name = 'blobgc 0.1.0 gc-1.acme.example/4012';
+set application_name = 'blobgc 0.2.0 gc-1.acme.example/4012';
 select count(*) from gc.review(48) \g /dev/null
 update gc.blob_review_queue set review_after = now() - interval '40 seconds'
 where mod(get_byte(digest, 5), 4) > 0;
@@ -54,7 +54,7 @@ where id in (select id from gc.tombstones order by url limit 20);
 select count(*) from gc.claim('gc-1', 9, '5 minutes', array[:'store' || '/']) \g /dev/null
 select gc.fail('gc-1', array_agg(id), 'ClientError: AccessDenied: explicit deny in a bucket policy')
 from (select id from gc.tombstones where worker = 'gc-1' order by id limit 3) as t \g /dev/null
-set application_name = 'blobgc 0.1.0 gc-2.acme.example/977';
+set application_name = 'blobgc 0.2.0 gc-2.acme.example/977';
 select count(*) from gc.claim('gc-2', 5, '5 minutes', array[:'store' || '/']) \g /dev/null
 select gc.fail('gc-2', array_agg(id), 'ReadTimeoutError: no answer within 10 s')
 from (select id from gc.tombstones where worker = 'gc-2' order by id limit 1) as t \g /dev/null

@@ -11,6 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,9 @@ NewDatabase = Callable[..., Database]
 NewRole = Callable[..., str]
 
 
-@pytest.fixture
-def new_role() -> Iterator[NewRole]:
-    """Makes roles without any right, gone after the test."""
+@contextmanager
+def roles() -> Iterator[NewRole]:
+    """Makes roles without any right, gone at the end."""
     made: list[str] = []
 
     def make(prefix: str = "role") -> str:
@@ -163,9 +164,9 @@ def new_role() -> Iterator[NewRole]:
             conn.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
 
-@pytest.fixture
-def new_database(new_role: NewRole) -> Iterator[NewDatabase]:
-    """Makes empty databases of the shared server, gone after the test."""
+@contextmanager
+def databases() -> Iterator[NewDatabase]:
+    """Makes empty databases of the shared server, gone at the end."""
     made: list[str] = []
 
     def make(owner: str | None = None, template: str = "template0") -> Database:
@@ -190,6 +191,18 @@ def new_database(new_role: NewRole) -> Iterator[NewDatabase]:
             )
 
 
+@pytest.fixture
+def new_role() -> Iterator[NewRole]:
+    with roles() as make:
+        yield make
+
+
+@pytest.fixture
+def new_database(new_role: NewRole) -> Iterator[NewDatabase]:
+    with databases() as make:
+        yield make
+
+
 @pytest.fixture(scope="session")
 def plain_script() -> str:
     """What `make plain` builds."""
@@ -197,10 +210,10 @@ def plain_script() -> str:
     return (ROOT / "build" / "blobgc-plain.sql").read_text()
 
 
-# Every object in the schemas gc and app, as PostgreSQL describes it, without oids.
+# Every object in some schemas, as PostgreSQL describes it, without oids.
 CATALOG = """
 with spaces as (
-    select n.oid, n.nspname from pg_namespace as n where n.nspname in ('gc', 'app')
+    select n.oid, n.nspname from pg_namespace as n where n.nspname = any ('{SCHEMAS}')
 ),
 relations as (
     select c.*, format('%I.%I', n.nspname, c.relname) as name
@@ -242,13 +255,15 @@ union all
 select 'comment', i.type || ' ' || i.identity, d.description, null
 from pg_description as d
 cross join lateral pg_identify_object(d.classoid, d.objoid, d.objsubid) as i
-where i.identity ~ '^"?(gc|app)' and i.type <> 'extension'
+where i.identity ~ (select '^"?(' || array_to_string('{SCHEMAS}'::text[], '|') || ')')
+    and i.type <> 'extension'
 order by 1, 2, 3
 """
 
 
-def catalog(conn: Connection) -> list[tuple[Any, ...]]:
-    return rows(conn, CATALOG)
+def catalog(conn: Connection, *schemas: str) -> list[tuple[Any, ...]]:
+    """Of these schemas; without any, of those of blobgc and of the application."""
+    return rows(conn, CATALOG.replace("SCHEMAS", ",".join(schemas or ("gc", "app"))))
 
 
 def without_fingerprints(described: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -117,17 +117,19 @@ def test_status_says_who_is_there_what_is_paused_and_when_something_was_last_col
     execute(conn, """
         insert into file values (1);
         select gc.pause('file', 'an audit', what => 'deletes');
-        set application_name = 'blobgc 0.1.0 alpha.example/77';
+        set application_name = 'blobgc 0.2.0 alpha.example/77';
         select gc.review();
         insert into gc.totals (collection, day, rows, objects, counted_at)
         values ('file', '2026-01-02', 1, 1, '2026-01-02 03:04:05Z')""")
     shown = says(app, "status", COLUMNS="80", PGTZ="UTC")
     assert max(map(len, shown.splitlines())) <= 80, shown
     assert "file: paused: deletes by postgres, until further notice: an audit" in shown
-    assert "runner (reviews only) on alpha.example, version 0.1.0: last call 0 s ago" in shown
+    assert re.search(
+        r"^runner \(reviews only\) on alpha.example, version 0.2.0: last call \d+ s ago$", shown,
+        re.MULTILINE)
     assert re.search(r"^last collected: 20\d\d-\d\d-\d\d \d\d:\d\d\+00$", shown, re.MULTILINE)
     (runner,) = json.loads(says(app, "status", "--json"))["runners"]
-    assert (runner["host"], runner["version"]) == ("alpha.example", "0.1.0")
+    assert (runner["host"], runner["version"]) == ("alpha.example", "0.2.0")
     execute(conn, "update gc.runner_calls set last_call = now() - interval '2 hours'")
     assert "no runner has called within an hour" in says(app, "status")
 
@@ -258,10 +260,10 @@ def test_install_creates_the_extension_and_a_second_time_does_nothing(
     database = new_database()
     said = says(database, "install", "--dry-run")
     assert said.endswith("as an extension\nnothing was done (--dry-run)\n")
-    assert f'installing blobgc 0.1.0 in database "{database.name}"' in said
+    assert f'installing blobgc 0.2.0 in database "{database.name}"' in said
     with database.connect() as conn:
         assert value(conn, "select to_regnamespace('gc')") is None
-        assert says(database, "install").endswith("installed blobgc 0.1.0\n")
+        assert says(database, "install").endswith("installed blobgc 0.2.0\n")
         assert rows(conn, "select extversion from pg_extension where extname = 'blobgc'") == [
             (blobgc.__version__,)]
         said = says(database, "install")
@@ -329,7 +331,7 @@ def test_upgrade_says_where_there_is_nothing_to_upgrade_or_no_way(
     database = new_database()
     assert "is not installed in database" in says(database, "upgrade", code=2)
     for arguments, expected in (([], "the server has no files that bring the extension from 0.0.1"),
-                                (["--plain"], "there is no way from blobgc 0.0.1 to 0.1.0")):
+                                (["--plain"], "there is no way from blobgc 0.0.1 to 0.2.0")):
         database = new_database()
         says(database, "install", *arguments)
         database.psql("create or replace function gc.version() returns text language sql immutable "
@@ -357,4 +359,4 @@ def test_upgrade_runs_the_script_that_there_is(
         assert value(conn, "select gc.version()") == "0.0.1"
         assert cli.main(["upgrade", "--dsn", dsn]) == 0
         assert value(conn, "select gc.version()") == blobgc.__version__
-    assert "upgrading blobgc 0.0.1 to 0.1.0" in capsys.readouterr().out
+    assert "upgrading blobgc 0.0.1 to 0.2.0" in capsys.readouterr().out

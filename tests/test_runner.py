@@ -423,7 +423,7 @@ def test_a_version_that_it_does_not_speak_is_said(file_world: World, conn: Conne
             "set search_path = pg_catalog, pg_temp as $$ select '9.1.0' $$")
     code, said = start(file_world)
     assert code == 2
-    assert said == ("blobgc: the database has blobgc 9.1.0, and this is 0.1.0: run blobgc upgrade, "
+    assert said == ("blobgc: the database has blobgc 9.1.0, and this is 0.2.0: run blobgc upgrade, "
                     "or take the runner of that version\n")
 
 
@@ -1219,7 +1219,7 @@ def is_healthy(port: int) -> bool:
 def test_logs_are_lines_of_json_where_that_is_wanted(file_world: World, conn: Connection) -> None:
     file_world.write(conn, range(1, 4))
     records = [json.loads(line) for line in collect(file_world, "--log-json").splitlines()]
-    assert {"version": "0.1.0", "level": "info"}.items() <= records[0].items()
+    assert {"version": "0.2.0", "level": "info"}.items() <= records[0].items()
     assert {"collection": "file", "reviewed": 3, "deleted": 3}.items() <= records[1].items()
     assert {"objects": 3, "fate": "deleted", "store": file_world.objects.prefix}.items() <= (
         records[2].items())

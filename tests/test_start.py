@@ -245,7 +245,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_done(waiting_world: Wor
 def test_the_first_line_says_who_is_at_work_on_what(world: World, objects: Objects) -> None:
     first = collect(world).splitlines()[0]
     database = world.database
-    assert "INFO blobgc 0.1.0, database " in first
+    assert "INFO blobgc 0.2.0, database " in first
     assert f'"{database.name}" at {database.host}:{database.port} as "{database.user}"' in first
     assert f"stores: {objects.prefix}" in first
 

@@ -1,7 +1,8 @@
 """Bring blobgc in a database to the version of this program.
 
 An extension is upgraded with the files that the server has, a plain script with the one that this
-program carries. Collections stay in use meanwhile.
+program carries; the registry of gc.create_registry, if there is one, comes with it. It is one
+transaction. Who writes to tracked tables, or asks blobgc something, waits for a few seconds.
 """
 
 import argparse
@@ -23,16 +24,20 @@ def run(options: argparse.Namespace) -> int:
     if not found.is_ours:
         raise Unusable(f"blobgc is not installed in database {where}: run blobgc install")
     version = found.database.version()
-    if version == blobgc.__version__:
+    if version != blobgc.__version__:
+        script = way(found, version)
+        print(f"upgrading blobgc {version} to {blobgc.__version__} in database {where}, "
+              f"{found.kind}", flush=True)
+    elif found.has_old_registry():
+        script = ""
+        print(f"upgrading the registry in database {where} to blobgc {version}", flush=True)
+    else:
         print(f"blobgc {version} is installed in database {where} as {found.kind}: nothing to do")
         return SUCCESS
-    script = way(found, version)
-    print(f"upgrading blobgc {version} to {blobgc.__version__} in database {where}, {found.kind}",
-          flush=True)
     if options.dry_run:
         print("nothing was done (--dry-run)")
         return SUCCESS
-    found.run(script)
+    found.run_as_owner(f"{script};select gc.upgrade_registry()")
     print(f"installed blobgc {found.database.version()}")
     return SUCCESS
 

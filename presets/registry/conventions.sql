@@ -6,6 +6,8 @@
 -- that does not have that schema, which settings.sql gives it, because somebody else may be allowed
 -- to create things there. A body without quotes is resolved here and now. {store} and {partitions}
 -- stand for what was told, and with partitions the comments "partition by" count.
+-- gc.upgrade_registry runs them again in a schema of an earlier version: a table that is there
+-- stays, a new one comes, functions and views are replaced. The rest stands in upgrade/.
 --
 -- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs. All
 -- of that is foreign keys. An operation therefore locks what it is about to refer to or to rely on
@@ -23,6 +25,15 @@
 --   ZR004 digest invalid          ZR008 name invalid         ZR020 tag invalid
 --   ZR005 manifest blob unknown   ZR009 name unknown         ZR021 name taken
 --                                 ZR013 unsupported          ZR022 denied: tag is immutable
+
+create function _version()
+    returns text
+    language sql
+    immutable
+    return '{version}';
+
+comment on function _version() is 'The version of blobgc that these operations are of.';
+
 
 create function _refuse(code text, message text, detail text, hint text)
     returns void

@@ -16,7 +16,7 @@ create table retention_round (
     marked_repositories bigint[] not null default '{}',
     failed text
 );
-insert into retention_round default values;
+insert into retention_round default values on conflict do nothing;
 
 comment on table retention_round is 'How far retention has come. One row.';
 comment on column retention_round.only_one is 'True.';

@@ -251,20 +251,22 @@ comment on column pushes.repository_id is 'The repository.';
 comment on column pushes.digest is 'What is pushed, or what that is about.';
 
 
--- Partitions, in a schema of their own, so that \dt shows tables.
+-- Partitions, in a schema of their own, so that \dt shows tables. Where there are some already, the
+-- registry is being upgraded.
 do $$
 declare
     home name := current_schema() || '_partitions';
     command text;
 begin
     for command in
-        select format('create schema %I', home) where {partitions} > 0
+        select format('create schema if not exists %I', home) where {partitions} > 0
         union all
         select format('create table %I.%I partition of %I for values with '
             '(modulus {partitions}, remainder %s)', home, t.relname || '_' || n, t.relname, n)
         from generate_series(0, {partitions} - 1) as n
         cross join pg_class as t
         where t.relnamespace = quote_ident(current_schema())::regnamespace and t.relkind = 'p'
+            and not exists (select from pg_inherits as i where i.inhparent = t.oid)
     loop
         execute command;
     end loop;

@@ -10,17 +10,17 @@ select count(*) from gc.track('app.file', url => $$'s3://bucket/' || id$$, condi
     \g /dev/null
 select gc.set_delay('file_insert', '0') \g /dev/null
 
-set local application_name = 'blobgc 0.1.0 alpha.example/77';
+set local application_name = 'blobgc 0.2.0 alpha.example/77';
 select is_empty('select * from gc.runners', 'at first nobody is there');
 select is((select last_deleted_at from gc.status()), null, 'and nothing was ever deleted');
 insert into app.file values (1), (2);
 select count(*) from gc.review() \g /dev/null
 select results_eq('select worker, host, version, role, last_claim from gc.runners',
-    $$select null::text, 'alpha.example', '0.1.0', current_setting('session_authorization'), null::timestamptz$$,
+    $$select null::text, 'alpha.example', '0.2.0', current_setting('session_authorization'), null::timestamptz$$,
     'a review tells host and version of its runner');
 select count(*) from gc.claim('alpha-1', 1, prefixes => '{s3://bucket/}') \g /dev/null
 select results_eq('select worker, host, version, prefixes, holds from gc.runners',
-    $$values ('alpha-1', 'alpha.example', '0.1.0', '{s3://bucket/}'::text[], 1::bigint)$$,
+    $$values ('alpha-1', 'alpha.example', '0.2.0', '{s3://bucket/}'::text[], 1::bigint)$$,
     'a claim tells its worker and prefixes; both are one runner');
 select ok((select last_review <= last_claim and last_call = last_claim and since <= last_review
     and holds_until > now() + interval '4 minutes' from gc.runners), 'with their times');
@@ -45,7 +45,7 @@ set local application_name = 'psql';
 select count(*) from gc.claim('by hand') \g /dev/null
 select count(*) from gc.claim('by another hand') \g /dev/null
 select bag_eq('select worker, host, version from gc.runners',
-    $$values ('alpha-1', 'alpha.example', '0.1.0'), ('by hand', null, null),
+    $$values ('alpha-1', 'alpha.example', '0.2.0'), ('by hand', null, null),
         ('by another hand', null, null)$$,
     'whoever does not say who it is has only its name');
 select gc.confirm('alpha-1', array(select id from gc.tombstones where worker = 'alpha-1'))

@@ -1,0 +1,10 @@
+-- From 0.1.0 to 0.2.0. It may be run again on what it has made.
+
+drop function if exists _lock_referrers(repositories, bytea);
+drop function if exists _require_blob(repositories, bytea);
+
+-- Their arguments have other names now.
+drop function if exists _link(repositories, bytea);
+drop function if exists _lock_manifest(repositories, bytea);
+
+alter table tags add column if not exists expired_by bigint;
