@@ -7,12 +7,12 @@
 --     objects, which such an insert runs into (gc._probe);
 --   * for rows that share urls, a claim waits until every transaction has ended that may have
 --     inserted a row before the tombstone could be seen (wait_for);
---   * objects that were deleted a short time ago are remembered: a transaction that is older than
---     the deletion may have read their url from a row that was still there.
+--   * objects that were leased or deleted a short time ago are remembered: a transaction that is
+--     older may have read their url from a row that was still there.
 
--- Unlogged: a crash ends every transaction for which it is kept. Versions are noted when they are
--- leased already: two of one object may be leased at a time, so the constraint on claimed objects
--- does not show them to a row that knows no version (gc._probe).
+-- Unlogged: a crash ends every transaction for which it is kept. An object is noted when it is
+-- leased, because nobody knows what a worker has done whose lease runs out without a word; and
+-- again when it is confirmed, for those who began in between and have written it unannounced.
 create unlogged table gc.deleted_objects (
     url text not null,
     generation text,
@@ -23,8 +23,8 @@ create unlogged table gc.deleted_objects (
 create index deleted_objects_deleted_at_idx on gc.deleted_objects (deleted_at);
 
 comment on table gc.deleted_objects is
-    'Objects that were deleted a short time ago, or versions that were leased. A transaction that '
-    'is older cannot insert a row with such a url: it may have read it from the row that went.';
+    'Objects that were leased or deleted a short time ago. A transaction that is older cannot '
+    'insert a row with such a url: it may have read it from the row that went.';
 comment on column gc.deleted_objects.url is 'The object''s address.';
 comment on column gc.deleted_objects.generation is 'Which version it was; null: any.';
 comment on column gc.deleted_objects.deleted_at is

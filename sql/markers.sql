@@ -455,6 +455,25 @@ comment on function gc._was_moved(gc.markers, boolean) is
     'Whether a marker was moved a moment ago, so that a look at it is enough.';
 
 
+-- What was found counts from when it was asked for: a runner that stalled in between knows nothing
+-- of what another database has written since.
+create function gc._go_if_fresh(m gc.markers, asked_at timestamptz)
+    returns gc._instruction
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update gc.markers as o set checked_at = asked_at where o.prefix = m.prefix;
+    return gc._instruction(case
+        when asked_at > clock_timestamp() - interval '30 seconds' then 'go' else 'read' end);
+end;
+$$;
+
+comment on function gc._go_if_fresh(gc.markers, timestamptz) is
+    'Notes when the marker was compared, and lets the runner go on if that was a moment ago.';
+
+
 create function gc._after_read(
     m gc.markers, worker text, content text, tag text, conditional boolean
 )
@@ -466,6 +485,7 @@ as $$
 declare
     seen record := gc._read_marker(content);
     problem text := gc._why_not_ours(m, content);
+    asked_at timestamptz := m.next_since;
     waiting gc._instruction;
 begin
     if problem is not null then
@@ -481,9 +501,7 @@ begin
     end if;
     m := gc._note_done(m, seen.epoch, case when not m.adopting then seen.token end, tag);
     if m.token is not null and not m.adopting and gc._was_moved(m, conditional) then
-        update gc.markers as o set checked_at = clock_timestamp()
-        where o.prefix = m.prefix;
-        return gc._instruction('go');
+        return gc._go_if_fresh(m, asked_at);
     end if;
     return gc._prepare_move(m, worker, tag);
 end;
@@ -502,14 +520,15 @@ create function gc._after_write(m gc.markers, content text, tag text, conditiona
 as $$
 declare
     written record := gc._read_marker(content);
+    asked_at timestamptz := m.next_since;
 begin
     m := gc._note_done(m, written.epoch, written.token, tag);
     update gc.markers as o
-    set moved_at = clock_timestamp(), checked_at = clock_timestamp(), adopting = false,
+    set moved_at = clock_timestamp(), adopting = false,
         place = gc._place(), server_start = pg_postmaster_start_time(),
         lost_tokens = case when conditional then '{}' else o.lost_tokens end
     where o.prefix = m.prefix;
-    return gc._instruction('go');
+    return gc._go_if_fresh(m, asked_at);
 end;
 $$;
 
