@@ -39,15 +39,6 @@ SABOTAGES = [
         new="""    where q.ctid = any (this.locked) and false
 """),
     Sabotage(
-        "the second look, registry", "registry",
-        old="""    where q.ctid = any (this.locked)
-        and (
-            {kept}
-        )
-""",
-        new="""    where q.ctid = any (this.locked) and false
-"""),
-    Sabotage(
         "the lease in confirm", "registry",
         old="and t.worker = confirm.worker and t.due_at > clock_timestamp()\n        returning",
         new="and t.worker = confirm.worker\n        returning"),
