@@ -80,6 +80,6 @@ SABOTAGES = [
         new="    perform from ("),
     Sabotage(
         "gc._settle", "application",
-        old="    set wait_for = case when oldest is null then '1' else newest end\n",
-        new="    set wait_for = '1'\n"),
+        old="when oldest is null and gc._durable_on() is null then '1' else newest\n",
+        new="when true then '1' else newest\n"),
 ]
