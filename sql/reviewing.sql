@@ -317,7 +317,7 @@ create function gc._reviewable(names text[], until timestamptz)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    reviewable text[] := '{}';
+    reviewable text[] := array[]::text[];
     name text;
 begin
     foreach name in array names loop
@@ -446,12 +446,9 @@ begin
             exit;
         end if;
         time_left := greatest(until - clock_timestamp(), '0') / (cardinality(names) - i + 1);
-        r := (0, 0, 0, 0, 0, 0, 0);
-        if names[i] = any (reviewable) then
-            r := gc._review_collection(names[i], batch,
-                ceil(room::numeric / (cardinality(names) - i + 1))::integer,
-                clock_timestamp() + time_left);
-        end if;
+        r := case when names[i] = any (reviewable) then gc._review_collection(names[i], batch,
+            ceil(room::numeric / (cardinality(names) - i + 1))::integer,
+            clock_timestamp() + time_left) else (0, 0, 0, 0, 0, 0, 0)::gc._review_result end;
         room := greatest(room - r.touched, 0);
         results := results || jsonb_build_object(names[i], r);
     end loop;

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cluster import Cluster
 from conftest import ROOT, Connection, Database, NewDatabase, execute, rows, value
 from stores import AmazonObjects, FileObjects, Objects, environment_of
-from test_crash import Cluster
 from test_runner import SETUP, NewWorld, Process, World, new_world, template
 
 from blobgc import runner

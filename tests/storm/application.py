@@ -320,7 +320,7 @@ class User(Client):
         file, name, is_first = self.chance.choice(FILES), self.kind(), self.chance.random() < 0.5
         with self.telling(name, file), self.transaction():
             if not self.rows("select from app.file where id = %s and path = %s", original, path):
-                return
+                raise psycopg.errors.ForeignKeyViolation("nothing to copy")
             if is_first:
                 self.insert_file(file, path)
             with self.oracle.taking(("file", original)), self.storm.database.connect() as other:

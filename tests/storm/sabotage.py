@@ -39,15 +39,6 @@ SABOTAGES = [
         new="""    where q.ctid = any (this.locked) and false
 """),
     Sabotage(
-        "the second look, registry", "registry",
-        old="""    where q.ctid = any (this.locked)
-        and (
-            {kept}
-        )
-""",
-        new="""    where q.ctid = any (this.locked) and false
-"""),
-    Sabotage(
         "the lease in confirm", "registry",
         old="and t.worker = confirm.worker and t.due_at > clock_timestamp()\n        returning",
         new="and t.worker = confirm.worker\n        returning"),
@@ -89,6 +80,6 @@ SABOTAGES = [
         new="    perform from ("),
     Sabotage(
         "gc._settle", "application",
-        old="    set wait_for = case when oldest is null then '1' else newest end\n",
-        new="    set wait_for = '1'\n"),
+        old="when oldest is null and gc._durable_on() is null then '1' else newest\n",
+        new="when true then '1' else newest\n"),
 ]

@@ -19,9 +19,11 @@ LOGGED = re.compile(r"([0-9A-Z]{5})\|([^|]*)\|([^|]*)\|(ERROR|FATAL|PANIC|DETAIL
 DEADLOCK = "40P01"
 # Who reads a table and then writes it has one with an ALTER TABLE that comes between. A restore
 # locks the tombstone before it inserts the row, and who inserts the same row does it the other way.
-KNOWN_DEADLOCKS = ("alter table", "gc.restore(")
+# Who declares a reference, or takes it back, and a review want each other's row of gc.collections.
+KNOWN_DEADLOCKS = ("alter table", "gc.restore(", "gc.declare_reference(", "gc.drop_reference(")
 # A runner asks, at its start, what it may call; and who locks a table ends its vacuum.
-HARMLESS = ("a batch must have at least one row", "canceling autovacuum task")
+HARMLESS = ("a batch must have at least one row", "a worker must have a name",
+            "canceling autovacuum task")
 # Sessions that were ended, and a server that crashed.
 OF_KILLS = {"57P01", "57P02", "57P03", "08006", "08P01"}
 
@@ -32,9 +34,8 @@ class Journals:
     def __init__(self, storm: Storm) -> None:
         self.storm = storm
         self.read_up_to: Counter[Path] = Counter()
-        self.claimed: dict[tuple[Path, int], list[float]] = {}
+        self.claimed: dict[tuple[Path, int], float] = {}
         self.asked: dict[Path, tuple[float, int]] = {}
-        self.unjudged: list[tuple[Path, float, list[int], int]] = []
         self.confirmed: Counter[int] = Counter()  # How often each tombstone.
         self.told = self.unknown = 0  # Confirms that were answered, and that may have happened.
 
@@ -47,14 +48,12 @@ class Journals:
                         break
                     self.read_up_to[path] += len(line)
                     self.note(path, json.loads(line))
-        while self.unjudged and time.time() > self.unjudged[0][1] + 2 * self.storm.lease:
-            self.judge(*self.unjudged.pop(0))
 
     def note(self, path: Path, line: dict[str, Any]) -> None:
         at, ids = line["at"], line["ids"]
         if line["what"] == "claimed":
             for one in ids:
-                self.claimed.setdefault((path, one), []).append(at)
+                self.claimed[path, one] = at
         elif line["what"] == "confirming":
             self.asked[path] = (at, len(ids))
             self.unknown += len(ids)
@@ -62,14 +61,12 @@ class Journals:
             begun, number = self.asked.pop(path)
             self.unknown -= number
             self.told += line["number"]
-            self.unjudged.append((path, begun, ids, line["number"]))
+            self.judge(path, begun, ids, line["number"])
 
     def judge(self, path: Path, begun: float, ids: list[int], number: int) -> None:
-        """A lease is counted from when the answer to the claim was noted. That may be a while after
-        the database has counted it, even after the confirm: so a confirm is judged later."""
-        lease = self.storm.lease
-        in_time = [one for one in ids if any(
-            begun - lease < at < begun + 2 * lease for at in self.claimed[path, one])]
+        """A lease is counted from when the claim was answered: that is later than the database
+        does. A tombstone that is leased again has another id."""
+        in_time = [one for one in ids if begun < self.claimed[path, one] + self.storm.lease]
         if number > len(in_time):
             self.storm.oracle.violated(
                 f"{number} of {len(ids)} deletions were confirmed, and the lease was over for all "

@@ -16,7 +16,7 @@ SETTINGS = """
 set client_min_messages = error;
 update gc.settings
 set jitter = '0', undo = '0', brake_share = 1, busy_delay = '1 millisecond',
-    backoff = '10 milliseconds', backoff_limit = '500 milliseconds', max_sleep = '1 second',
+    backoff = '10 milliseconds', backoff_limit = '500 milliseconds', max_sleep = '200 milliseconds',
     keep_alive = '20 milliseconds', upload_timeout = '{upload_timeout} seconds',
     lock_timeout = '10 seconds';
 """
