@@ -650,7 +650,7 @@ begin
     taken := gc._lease(worker, taken, until);
     perform gc._remember(array_agg(t.url), array_agg(t.generation))
     from gc.tombstones as t
-    where t.id = any (taken)
+    where t.id = any (taken) and t.finalizers is null
     having count(*) > 0;
     perform gc._return_uploads(taken);
     perform gc._step_back(gc._without_url(taken), 'its collection has no url any more');
