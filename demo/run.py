@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -118,7 +118,10 @@ class Demo:
                 "(select count(*) from registry.layers), "
                 "(select count(*) from registry.blobs)").fetchone()
         assert rows is not None
-        files = [path.stat().st_size for path in self.files()]
+        files = []
+        for path in self.files():
+            with suppress(FileNotFoundError):  # The runner has deleted it since.
+                files.append(path.stat().st_size)
         return dict(zip(("tags", "manifests", "layers", "blobs"), map(int, map(str, rows)),
                         strict=True)) | {"objects": len(files), "bytes": sum(files)}
 
