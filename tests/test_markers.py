@@ -331,8 +331,8 @@ def test_two_runners_of_one_database_do_not_stop_each_other(
     world = World(original, store)
     with original.connect() as conn:
         world.bury(conn, range(1, 121))
-        with Process(world, "--batch", "5", "--once") as one, \
-                Process(world, "--batch", "5", "--once") as other:
+        slowly = ("--once", "--batch", "5", "--rate", "40")
+        with Process(world, *slowly) as one, Process(world, *slowly) as other:
             said = one.end() + other.end()
         assert store.names() == set()
         assert "nothing is deleted here" not in said
