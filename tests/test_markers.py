@@ -49,9 +49,11 @@ def collect(database: Database, objects: Objects, *arguments: str) -> int:
         try:
             return at_work.run()
         finally:
+            # A process would end now. Its reviews wait at this lock, or have ended.
+            at_work.in_review.release()
             for thread in threading.enumerate():
-                if thread.name.endswith("(guard)"):  # Its review has ended, it has perhaps not.
-                    thread.join()
+                if thread.name.endswith("(guard)"):
+                    thread.join(20)
             for connected in (at_work.database, at_work.settling, at_work.reviewing):
                 connected.connection.close()
 
