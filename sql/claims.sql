@@ -610,6 +610,26 @@ comment on function gc._choose(text[], text, timestamptz, integer) is
     'Locks the tombstones that a claim is to hand out.';
 
 
+-- Nobody knows what a worker has done whose lease runs out without a word: whoever has read the url
+-- before must not use it any more. Versions are noted before it is asked who is writing them: the
+-- constraint on claimed objects does not show one to a row that knows no version (gc._probe).
+create function gc._remember_leases(ids bigint[], versions boolean)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._remember(array_agg(t.url), array_agg(t.generation))
+    from gc.tombstones as t
+    where t.id = any (ids) and t.worker is not null and t.finalizers is null
+        and (t.generation is not null) = versions
+    having count(*) > 0
+$$;
+
+comment on function gc._remember_leases(bigint[], boolean) is
+    'Notes objects, or versions, that are about to be deleted.';
+
+
 create function gc.claim(
     worker text, batch integer default 1000, lease interval default '5 minutes',
     prefixes text[] default null, finalizer text default 'storage'
@@ -648,14 +668,12 @@ begin
         return;
     end if;
     taken := gc._lease(worker, taken, until);
-    perform gc._remember(array_agg(t.url), array_agg(t.generation))
-    from gc.tombstones as t
-    where t.id = any (taken)
-    having count(*) > 0;
+    perform gc._remember_leases(taken, true);
     perform gc._return_uploads(taken);
     perform gc._step_back(gc._without_url(taken), 'its collection has no url any more');
     perform gc._refuse_markers(taken);
     perform gc._drop_used(taken, moment + (select s.statement_timeout from gc.settings as s));
+    perform gc._remember_leases(taken, false);
     return query
         select t.id, t.collection, t.key, t.label, t.url, t.generation, t.size, t.due_at
         from gc.tombstones as t

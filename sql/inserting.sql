@@ -239,12 +239,13 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform gc._probe(urls, generations);
     end if;
-    perform gc._require_undeleted(urls, generations);
     left_behind := gc._tombstones_at(urls, generations);
+    perform gc._refuse_leased(collection, left_behind);
+    -- A later look: what was confirmed since the first one is remembered by now.
+    perform gc._require_undeleted(urls, generations);
     if cardinality(left_behind) = 0 then
         return;
     end if;
-    perform gc._refuse_leased(collection, left_behind);
     perform gc._lock_tombstones(left_behind, urls);
     with cancelled as (
         delete from gc.tombstones as t

@@ -203,7 +203,7 @@ create function gc._inserted_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when c.condition ~ '^\(?([\w"]+\.)?[\w"]+ IS NOT NULL\)?$'
+        when c.condition ~ '^\(?(("([^"]|"")+"|\w+)\.)?("([^"]|"")+"|\w+) IS NOT NULL\)?$'
             then format('new_rows as %s where %s', c.alias, c.condition)
         else 'new_rows'
     end

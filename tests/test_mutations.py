@@ -192,11 +192,17 @@ def a_confirm_after_the_lease(database: Database) -> Seen:
         return confirmed(conn, "stalled", ids)
 
 
-def a_confirm_after_another_worker_took_over(database: Database) -> Seen:
-    with database.connect() as stalled, database.connect() as other:
+def a_confirm_of_what_another_worker_has(database: Database) -> Seen:
+    with database.connect() as stranger, database.connect() as other:
+        ids = claimed_file(other, "other")
+        return confirmed(stranger, "stranger", ids)
+
+
+def a_confirm_by_what_was_known_of_an_earlier_lease(database: Database) -> Seen:
+    with database.connect() as stalled:
         ids = claimed_file(stalled, "stalled")
         execute(stalled, "update gc.tombstones set due_at = now()")
-        assert rows(other, "select id from gc.claim('other')") == [(ids[0],)]
+        assert len(rows(stalled, "select from gc.claim('stalled')")) == 1
         return confirmed(stalled, "stalled", ids)
 
 
@@ -737,9 +743,18 @@ MUTATIONS = [
         old="and t.worker = confirm.worker and t.due_at > clock_timestamp()\n        returning",
         new="and t.due_at > clock_timestamp()\n        returning",
         times=1,
-        check=a_confirm_after_another_worker_took_over,
+        check=a_confirm_of_what_another_worker_has,
         right=(0, ["other"], []),
         wrong=(1, [], ["other"]),
+    ),
+    Mutation(
+        "a lease that ran out keeps its id",
+        old="gc._renumber(gc._take(stores, collections, prefixes, several, moment, batch))",
+        new="gc._take(stores, collections, prefixes, several, moment, batch)",
+        times=1,
+        check=a_confirm_by_what_was_known_of_an_earlier_lease,
+        right=(0, ["stalled"], []),
+        wrong=(1, [], ["stalled"]),
     ),
     Mutation(
         "an insert under deletion is not refused",

@@ -34,7 +34,7 @@ update gc.repository_review_queue set review_after = now();
 update gc.holds set held_until = now();
 """
 
-both_layouts = pytest.mark.parametrize("partitions", [0, 64])
+both_layouts = pytest.mark.parametrize("partitions", [0, 8])
 
 
 def create_registry(conn: Connection, partitions: int) -> None:
@@ -289,7 +289,7 @@ def rows_deleted(conn: Connection) -> int:
     return counted
 
 
-@pytest.mark.parametrize(("partitions", "manifests"), [(0, 100_000), (64, 10_000)])
+@pytest.mark.parametrize(("partitions", "manifests"), [(0, 30_000), (8, 5_000)])
 def test_a_big_repository_goes_in_bounded_transactions_while_one_of_its_name_fills(
     new_database: NewDatabase, partitions: int, manifests: int
 ) -> None:

@@ -1289,11 +1289,11 @@ def test_a_runner_rests_in_between_unless_it_is_told_otherwise(
 
 
 def test_a_runner_rests_between_claims(file_world: World, conn: Connection) -> None:
-    file_world.bury(conn, range(1, 301))
+    file_world.bury(conn, range(1, 61))
     with Process(file_world, "--batch", "1", "--pace", "0.05") as process:
-        wait_until(lambda: tombstones(conn) < 300, "the first to go")
-        time.sleep(1.5)
-        assert tombstones(conn) > 200
+        wait_until(lambda: tombstones(conn) < 60, "the first to go")
+        time.sleep(1)
+        assert tombstones(conn) > 30
         process.terminate()
     with Process(file_world, "--batch", "1", "--pace", "1") as process:
         wait_until(lambda: tombstones(conn) == 0, "all to go")

@@ -278,7 +278,7 @@ create function app.names_ok(
 )
 returns text language sql as $$
     select is(app.names_work(target, key, other, referring, refers),
-        '2 kept, 1 deleted, 0 failed; 0 kept, 2 deleted, 0 failed; '
+        '1 kept, 1 deleted, 0 failed; 0 kept, 2 deleted, 0 failed; '
         '1 one 3 mem://%s/{queue}/1, 2 two 3 mem://%s/{queue}/2, '
         '3 x 1 mem://%s/{queue}/3, 4 four 4 mem://%s/{queue}/4',
         'names work: ' || what)
