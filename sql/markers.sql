@@ -551,7 +551,8 @@ declare
     is_well boolean := m.problem is null and m.token is not null and not m.adopting
         and m.server_start = pg_postmaster_start_time();
 begin
-    if is_well and not starts and m.checked_at > now_at - (select s.max_sleep / 2 from gc.settings as s)
+    if is_well and not starts
+        and m.checked_at > now_at - (select s.max_sleep / 2 from gc.settings as s)
         and coalesce(gc._next_claim(array[prefix], 'storage') > now_at, true)
     then
         return gc._instruction('idle');
@@ -647,8 +648,9 @@ revoke all on function gc.compare_marker(text, text, text, text, text, boolean) 
 
 comment on function gc.compare_marker(text, text, text, text, text, boolean) is
     'What a runner asks before each batch under a prefix, and after each thing that it was told to '
-    'do with the marker. did: start, when the runner has been started; read (content is null: there was none), wrote (content, which has '
-    'this tag now), or refused (it has another tag); null: nothing yet. conditional: whether the '
+    'do with the marker. did: start, when the runner was started; read (content is null: there was '
+    'none), wrote (content, which has this tag now), or refused (it has another tag); null: '
+    'nothing yet. conditional: whether the '
     'store writes only over the version that was named. The action: read; write the body (over '
     'the version that it replaces; null: only if there is none); wait so many seconds; stop; go '
     '(claim); idle (nothing is due).';
