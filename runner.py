@@ -308,7 +308,7 @@ class Runner:
         try:
             if answer["action"] == "learn":
                 store.has_conditions()
-                return NOTHING
+                return ("start", None, None)
             if answer["action"] == "read":
                 found = store.read_marker(answer["address"])
                 return ("read", found.content, found.tag) if found else ("read", None, None)

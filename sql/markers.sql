@@ -538,7 +538,9 @@ comment on function gc._after_write(gc.markers, text, text, boolean) is
 
 -- Somebody else's move counts for a few seconds, so that runners do not stand in line. One who has
 -- not come back may be dead.
-create function gc._begin_comparing(m gc.markers, worker text, prefix text, conditional boolean)
+create function gc._begin_comparing(
+    m gc.markers, worker text, prefix text, conditional boolean, starts boolean
+)
     returns gc._instruction
     language plpgsql
     volatile
@@ -549,7 +551,8 @@ declare
     is_well boolean := m.problem is null and m.token is not null and not m.adopting
         and m.server_start = pg_postmaster_start_time();
 begin
-    if is_well and m.checked_at > now_at - (select s.max_sleep / 2 from gc.settings as s)
+    if is_well and not starts
+        and m.checked_at > now_at - (select s.max_sleep / 2 from gc.settings as s)
         and coalesce(gc._next_claim(array[prefix], 'storage') > now_at, true)
     then
         return gc._instruction('idle');
@@ -557,7 +560,7 @@ begin
         return case when is_well and m.checked_at > now_at - interval '5 seconds'
             then gc._instruction('go') else gc._instruction('wait', null, 0.1) end;
     elsif is_well and conditional and m.tag is not null and m.next_token is null
-        and not gc._was_moved(m, conditional)
+        and (starts or not gc._was_moved(m, conditional))
     then
         return gc._prepare_move(m, worker, m.tag);
     end if;
@@ -566,8 +569,8 @@ begin
 end;
 $$;
 
-comment on function gc._begin_comparing(gc.markers, text, text, boolean) is
-    'What to do first, before a batch.';
+comment on function gc._begin_comparing(gc.markers, text, text, boolean, boolean) is
+    'What to do first, before a batch; starts: a runner that does not stay moves it at least once.';
 
 
 create function gc._lock_marker(prefix text)
@@ -630,8 +633,9 @@ begin
             then gc._stop(m, gc._why_elsewhere(m.prefix))
         when did = 'wrote' and m.next_token = (gc._read_marker(content)).token
             then gc._after_write(m, content, tag, conditional)
-        when did is null or m.next_by is distinct from worker
-            then gc._begin_comparing(m, worker, compare_marker.prefix, conditional)
+        when did is null or did = 'start' or m.next_by is distinct from worker
+            then gc._begin_comparing(m, worker, compare_marker.prefix, conditional,
+                coalesce(did = 'start', false))
         when did = 'read' then gc._after_read(m, worker, content, tag, conditional)
         else gc._instruction('read')
     end;
@@ -644,8 +648,9 @@ revoke all on function gc.compare_marker(text, text, text, text, text, boolean) 
 
 comment on function gc.compare_marker(text, text, text, text, text, boolean) is
     'What a runner asks before each batch under a prefix, and after each thing that it was told to '
-    'do with the marker. did: read (content is null: there was none), wrote (content, which has '
-    'this tag now), or refused (it has another tag); null: nothing yet. conditional: whether the '
+    'do with the marker. did: start, when the runner was started; read (content is null: there was '
+    'none), wrote (content, which has this tag now), or refused (it has another tag); null: '
+    'nothing yet. conditional: whether the '
     'store writes only over the version that was named. The action: read; write the body (over '
     'the version that it replaces; null: only if there is none); wait so many seconds; stop; go '
     '(claim); idle (nothing is due).';

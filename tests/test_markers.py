@@ -49,9 +49,11 @@ def collect(database: Database, objects: Objects, *arguments: str) -> int:
         try:
             return at_work.run()
         finally:
+            # A process would end now. Its reviews wait at this lock, or have ended.
+            at_work.in_review.release()
             for thread in threading.enumerate():
-                if thread.name.endswith("(guard)"):  # Its review has ended, it has perhaps not.
-                    thread.join()
+                if thread.name.endswith("(guard)"):
+                    thread.join(20)
             for connected in (at_work.database, at_work.settling, at_work.reviewing):
                 connected.connection.close()
 
@@ -331,8 +333,8 @@ def test_two_runners_of_one_database_do_not_stop_each_other(
     world = World(original, store)
     with original.connect() as conn:
         world.bury(conn, range(1, 121))
-        with Process(world, "--batch", "5", "--once") as one, \
-                Process(world, "--batch", "5", "--once") as other:
+        slowly = ("--once", "--batch", "5", "--rate", "40")
+        with Process(world, *slowly) as one, Process(world, *slowly) as other:
             said = one.end() + other.end()
         assert store.names() == set()
         assert "nothing is deleted here" not in said

@@ -1,7 +1,7 @@
 -- Markers: a bucket knows its database, and a copy of the database deletes nothing.
 begin;
 set local client_min_messages = error;
-select plan(90);
+select plan(91);
 
 create schema app;
 create table app.file (id integer primary key);
@@ -79,8 +79,9 @@ select is(pg_temp.claimed(), 1::bigint, 'who knows no markers claims as ever');
 select is(pg_temp.compared('w'), 'read write go', 'the first runner writes the marker');
 select is(pg_temp.claimed(), 1::bigint, 'then it may claim');
 select is(pg_temp.compared('w'), 'read go', 'each batch costs one request: a look');
+select is((pg_temp.ask('w', 'start')).action, 'write', 'a runner that starts moves it, however soon');
 select pg_temp.later('3 seconds') \g /dev/null
-select is(pg_temp.compared('w'), 'write go', 'or a move, every two seconds');
+select is(pg_temp.compared('w'), 'read write go', 'or a move, every two seconds');
 select is((select epoch from gc.markers), 2::bigint, 'which moves the epoch on');
 select is((select (content::jsonb ->> 'epoch')::integer from store), 2, 'in the store as well');
 select pg_temp.later() \g /dev/null
