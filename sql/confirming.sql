@@ -1,7 +1,8 @@
 -- Confirming: what a worker says about the objects that it was handed: gone, failed, or not tried.
 --
--- A worker that lost its lease changes nothing here. What is gone is remembered for a while,
--- because a transaction that is older may still have read its url (see gc._require_undeleted).
+-- A worker that lost its lease changes nothing here. What is gone is remembered for a while, as it
+-- was when it was handed out: a transaction that is older may have read its url, or have written
+-- the object again without a word (see gc._require_undeleted).
 
 create function gc._per_url(urls text[], generations text[])
     returns table (url text, generation text)

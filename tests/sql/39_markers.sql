@@ -1,7 +1,7 @@
 -- Markers: a bucket knows its database, and a copy of the database deletes nothing.
 begin;
 set local client_min_messages = error;
-select plan(91);
+select plan(96);
 
 create schema app;
 create table app.file (id integer primary key);
@@ -144,6 +144,15 @@ select is(pg_temp.prepare('dead'), 'write', 'another');
 select is(pg_temp.carry_out(), 'wrote', 'writes, and is killed before it says so');
 select pg_temp.later('16 seconds') \g /dev/null
 select is(pg_temp.compared('w'), 'read write go', 'what it has prepared is found, and is ours');
+select is(pg_temp.prepare('w'), 'write', 'one more');
+select is(pg_temp.carry_out(), 'wrote', 'writes, and is stopped for a while');
+select pg_temp.later('2 minutes') \g /dev/null
+select is((
+    select (pg_temp.ask('w', 'wrote', s.content, s.tag)).action from store as s
+    where s.address = 's3://bucket/a/.blobgc'
+), 'read', 'what it has written counts from then: it has to look again');
+select is(pg_temp.claimed(), 0::bigint, 'and is handed nothing before');
+select is(pg_temp.compared('w'), 'read go', 'then it goes on');
 -- A write that comes late, when its successor has looked and before that writes.
 select is(pg_temp.prepare('dead'), 'write', 'another is slow');
 select pg_temp.later('16 seconds') \g /dev/null
