@@ -12,8 +12,8 @@ comment on function _is_foreign(text) is
     'Whether layers of this media type are pulled from elsewhere, and need not be pushed.';
 
 
--- Locks them all, so that a review leaves them alone until their references are committed, and so
--- that nobody unlinks them.
+-- Locks their links, so that a review leaves these alone until references to them are committed, and
+-- so that nobody unlinks them. A link keeps its blob.
 create function _lock_blobs(r repositories, wanted _descriptor[])
     returns _descriptor[]
     language plpgsql
@@ -28,11 +28,10 @@ begin
         from unnest(wanted) as w
         left join lateral (
             select o.size
-            from registry.blobs as o
-            join registry.repository_blobs as l on l.digest = o.digest
-            where o.digest = w.digest
-                and (l.namespace_id, l.repository_id) = (r.namespace_id, r.id)
-            for key share of o, l
+            from registry.repository_blobs as l
+            join registry.blobs as o on o.digest = l.digest
+            where (l.namespace_id, l.repository_id, l.digest) = (r.namespace_id, r.id, w.digest)
+            for key share of l
         ) as b on true
     loop
         if d.known is not null and d.known <> d.size then
@@ -52,8 +51,8 @@ end;
 $$;
 
 comment on function _lock_blobs(repositories, _descriptor[]) is
-    'Those of the blobs that are in the repository, locked. Raises ZR005 if one is missing that '
-    'has to be there, and ZR010 if one has another size.';
+    'Those of the blobs that are in the repository, with their links locked. Raises ZR005 if one '
+    'is missing that has to be there, and ZR010 if one has another size.';
 
 
 create function _lock_children(r repositories, wanted _descriptor[])

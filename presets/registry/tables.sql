@@ -1,5 +1,6 @@
--- The tables. All that is in a repository has the repository's key, so that it can be partitioned
--- by namespace and drained by repository.
+-- The tables. All that is in a repository has the repository's key, so that it can be drained by
+-- repository. Blobs and links are partitioned by digest, the rest by namespace: every foreign key
+-- has the partition key of the table it is in, so that one partition tells who refers to a row.
 
 create table namespaces (
     id bigint generated always as identity
@@ -67,17 +68,17 @@ comment on column blobs.created_at is 'When it was uploaded first.';
 create table repository_blobs (
     like in_repository including comments,
     digest bytea not null
-        constraint repository_blobs_digest_fkey references blobs on delete cascade,
+        constraint repository_blobs_digest_fkey references blobs on delete restrict,
     created_at timestamptz not null default now(),
     constraint repository_blobs_pkey primary key (namespace_id, repository_id, digest),
     constraint repository_blobs_repository_fkey
         foreign key (namespace_id, repository_id) references repositories
 )
-/* partition by hash (namespace_id) */;
+/* partition by hash (digest) */;
 create index repository_blobs_digest_idx on repository_blobs (digest);
 
 comment on table repository_blobs is
-    'Links: which blobs a repository may use. A link keeps nothing; it goes with its blob.';
+    'Links: which blobs a repository may use. A link keeps its blob.';
 comment on column repository_blobs.digest is 'The blob.';
 comment on column repository_blobs.created_at is 'Since when it is linked.';
 
@@ -90,19 +91,22 @@ create table manifests (
     media_type text not null,
     artifact_type text,
     payload bytea not null,
-    configuration_blob_digest bytea
-        constraint manifests_configuration_fkey references blobs,
+    configuration_blob_digest bytea,
     subject_digest bytea
         constraint manifests_subject_valid check (is_digest(subject_digest)),
     total_size bigint not null,
     created_at timestamptz not null default now(),
     constraint manifests_pkey primary key (namespace_id, repository_id, id),
     constraint manifests_digest_key unique (namespace_id, repository_id, digest),
+    constraint manifests_configuration_fkey
+        foreign key (namespace_id, repository_id, configuration_blob_digest)
+        references repository_blobs on delete restrict,
     constraint manifests_repository_fkey
         foreign key (namespace_id, repository_id) references repositories
 )
 /* partition by hash (namespace_id) */;
-create index manifests_configuration_idx on manifests (configuration_blob_digest);
+create index manifests_configuration_idx
+    on manifests (configuration_blob_digest, namespace_id, repository_id);
 create index manifests_subject_idx on manifests (namespace_id, repository_id, subject_digest)
     where subject_digest is not null;
 
@@ -124,20 +128,21 @@ create table layers (
     like in_repository including comments,
     manifest_id bigint not null,
     position integer not null,
-    digest bytea not null
-        constraint layers_digest_fkey references blobs,
+    digest bytea not null,
     size bigint not null,
     media_type text not null,
     constraint layers_pkey primary key (namespace_id, repository_id, manifest_id, position),
     constraint layers_manifest_fkey foreign key (namespace_id, repository_id, manifest_id)
         references manifests on delete cascade,
+    constraint layers_link_fkey foreign key (namespace_id, repository_id, digest)
+        references repository_blobs on delete restrict,
     constraint layers_repository_fkey
         foreign key (namespace_id, repository_id) references repositories
 )
 /* partition by hash (namespace_id) */;
 create index layers_digest_idx on layers (digest, namespace_id, repository_id);
 
-comment on table layers is 'The layers of manifests. They keep their blobs.';
+comment on table layers is 'The layers of manifests. They keep their links.';
 comment on column layers.manifest_id is 'The manifest.';
 comment on column layers.position is 'Its place in the manifest, from 1: a blob may occur twice.';
 comment on column layers.digest is 'The blob.';
