@@ -123,16 +123,18 @@ PRESET = \
 TRACKING = \
 	presets/registry/tracking.sql
 
-# What a registry of an earlier version needs before that is run again.
-PRESET_CHANGES := $(shell ls -v presets/registry/upgrade/*.sql)
+# What a registry of an earlier version needs before that is run again, and after it.
+PRESET_CHANGES := $(shell ls -v presets/registry/upgrade/*.sql | grep -v -e '-data.sql')
+PRESET_DATA_CHANGES := $(shell ls -v presets/registry/upgrade/*-data.sql)
 
-PRESETS = $(PRESET) $(TRACKING) $(PRESET_CHANGES)
+PRESETS = $(PRESET) $(TRACKING) $(PRESET_CHANGES) $(PRESET_DATA_CHANGES)
 
 # What stands in the text of the files for something else; $(2): files, for a line of its own.
 PUT = -e '/^@$(1)@$$/{' $(foreach file,$(2),-e 'r $(file)') -e 'd;}'
 FILLED = sed -e 's/@VERSION@/$(EXTVERSION)/g' \
 	$(call PUT,REGISTRY,$(PRESET)) $(call PUT,REGISTRY_TRACKING,$(TRACKING)) \
-	$(call PUT,REGISTRY_CHANGES,$(PRESET_CHANGES))
+	$(call PUT,REGISTRY_CHANGES,$(PRESET_CHANGES)) \
+	$(call PUT,REGISTRY_DATA_CHANGES,$(PRESET_DATA_CHANGES))
 
 # Where an upgrade can start. Their install scripts are kept as they were.
 RELEASED = 0.1.0

@@ -44,7 +44,24 @@ select $preset$
 $preset$
 $registry_changes$;
 
-comment on function gc._registry_changes() is 'The text of the files in presets/registry/upgrade/.';
+comment on function gc._registry_changes() is
+    'The text of the files in presets/registry/upgrade/, but for those that end in -data.sql.';
+
+
+create function gc._registry_data_changes()
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $registry_data_changes$
+select $preset$
+@REGISTRY_DATA_CHANGES@
+$preset$
+$registry_data_changes$;
+
+comment on function gc._registry_data_changes() is
+    'The text of the files in presets/registry/upgrade/ that end in -data.sql: they come after '
+    'the preset.';
 
 
 create function gc._registry_collections()
@@ -250,7 +267,7 @@ begin
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', r.schema), true);
     execute gc._fill_registry(
         gc._registry_changes() || gc._replay_registry(gc._registry_preset(), r.schema)
-            || gc._registry_tracking(),
+            || gc._registry_data_changes() || gc._registry_tracking(),
         r.schema, r.store, r.partitions);
     update gc.collections as c
     set undo = (b.value ->> 'undo')::interval,

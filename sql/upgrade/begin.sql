@@ -73,6 +73,14 @@ begin
                 select format('lock table %s in access exclusive mode', c.oid::regclass)
                 from pg_class as c
                 where c.relnamespace = 'gc'::regnamespace and c.relkind = 'r'
+                union all
+                -- A registry whose manifests keep blobs, and not links, is made again in part.
+                select format('lock table %s in access exclusive mode', c.oid::regclass)
+                from pg_constraint as k
+                join pg_class as c on c.relnamespace = k.connamespace and c.relname in
+                    ('repositories', 'blobs', 'repository_blobs', 'manifests', 'layers', 'tags')
+                where k.conname = 'layers_digest_fkey' and k.conparentid = 0
+                    and k.confrelid in (select o.target from gc.collections as o)
             loop
                 perform set_config('lock_timeout', greatest(1,
                     extract(epoch from end_of_try - clock_timestamp()) * 1000)::integer || 'ms',
