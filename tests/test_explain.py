@@ -16,6 +16,7 @@ FULL = os.environ.get("BLOBGC_FULL") == "1"
 
 KEYS = {
     "blob": "select digest::text from registry.blobs",
+    "link": "select row(namespace_id, repository_id, digest)::text from registry.repository_blobs",
     "manifest": "select row(namespace_id, repository_id, id)::text from registry.manifests",
     "repository": "select row(namespace_id, id)::text from registry.repositories",
 }
@@ -34,7 +35,7 @@ insert into registry.blobs (digest, size, media_type)
 select b.digest, 1 + b.n %% 100, 'layer' from blob as b;
 insert into registry.repository_blobs (namespace_id, repository_id, digest)
 select r.namespace_id, r.id, b.digest
-from blob as b join registry.repositories as r on (b.n + r.id) %% 3 = 0;
+from blob as b cross join registry.repositories as r;
 insert into registry.manifests (
     namespace_id, repository_id, digest, media_type, payload, configuration_blob_digest, total_size
 )
@@ -68,8 +69,18 @@ from manifest as m join manifest as s on s.repo = m.repo and s.n = m.n + 1
 where m.n %% 6 = 0;
 insert into registry.tags (namespace_id, repository_id, name, manifest_id)
 select m.ns, m.repo, 'v' || m.n, m.id from manifest as m where random() < 0.5;
+-- Some blobs are not linked where no manifest uses them.
+delete from registry.repository_blobs as o
+where random() < 0.8 and not exists (
+    select from registry.layers as l
+    where (l.repository_id, l.digest) = (o.repository_id, o.digest)
+) and not exists (
+    select from registry.manifests as m
+    where (m.repository_id, m.configuration_blob_digest) = (o.repository_id, o.digest)
+);
 -- What was uploaded long ago has been reviewed.
 delete from gc.blob_review_queue where random() < 0.5;
+delete from gc.link_review_queue where random() < 0.5;
 delete from gc.manifest_review_queue where random() < 0.5;
 -- Then it is taken away.
 delete from registry.tags where random() < 0.4;
@@ -82,6 +93,7 @@ delete from registry.referrers where random() < 0.2;
 update registry.manifests set configuration_blob_digest = null where random() < 0.2;
 update registry.repositories set state = 'deleting' where id in (2, 5);
 delete from gc.blob_review_queue where random() < 0.1;
+delete from gc.link_review_queue where random() < 0.1;
 delete from gc.manifest_review_queue where random() < 0.1;
 insert into gc.holds (collection, key, reason, held_until)
 select 'blob', digest::text, 'upload', now() + '1 hour' from blob where random() < 0.05
@@ -186,6 +198,7 @@ def decided(conn: Connection) -> dict[tuple[str, str], str]:
 def queued(conn: Connection, condition: str) -> dict[tuple[str, str], int]:
     """The keys in the queues, each with the last of its entries for which the condition holds."""
     columns = {"blob": "q.digest::text", "manifest": "row(namespace_id, repository_id, id)::text",
+               "link": "row(namespace_id, repository_id, digest)::text",
                "repository": "row(namespace_id, id)::text"}
     return {
         (name, key): entry

@@ -343,7 +343,7 @@ class Pusher(Client):
                 self.rows("select gc.restore(%s, %s)", *self.chance.choice(found))
 
     def pause(self) -> None:
-        collection = self.chance.choice(["blob", "manifest", "repository"])
+        collection = self.chance.choice(["blob", "link", "manifest", "repository"])
         what = self.chance.choice(["reviews", "deletes", None])
         self.rows("select gc.pause(%s, 'storm', now() + interval '1 second', %s)", collection, what)
         time.sleep(self.chance.uniform(0, 0.5))
