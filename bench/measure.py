@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "reviews": reviews.on_loopback,
     "network": reviews.over_a_network,
     "scale": scale.growing,
+    "partitions": scale.partitioned,
     "skew": skew.shared,
     "finding": finding.garbage,
     "offline": offline.collection,

@@ -13,7 +13,7 @@ Costs = dict[int, list[float]]
 # Each turn has as many used blobs as garbage, and as many again for the bare DELETE.
 CHOOSE = """
 create table bench.chosen as
-select bench.digest(c.number) as digest, c.fate,
+select bench.digest(c.number) as digest, 1 + (c.number + 9) / 10 % 1000 as repository, c.fate,
     row_number() over (partition by c.fate order by random()) % {turns} as turn
 from (
     select number, case when row_number() over () % 2 = 0 then 'garbage' else 'bare' end
@@ -29,8 +29,9 @@ from (
 """
 
 QUEUE = """
-insert into gc.blob_review_queue (digest, event, review_after)
-select digest, 'layer_delete', now() from bench.chosen where turn = %s and fate <> 'bare'
+insert into gc.link_review_queue (namespace_id, repository_id, digest, event, review_after)
+select repository, repository, digest, 'layer_delete', now() from bench.chosen
+where turn = %s and fate <> 'bare'
 order by random()
 """
 
@@ -41,10 +42,13 @@ where c.relkind in ('r', 'i')
     and c.relnamespace::regnamespace::text in ('gc', 'registry', 'registry_partitions');
 """
 
-BARE_DELETE = """
+BARE_DELETES = ["""
+delete from registry.repository_blobs
+where digest = any (array(select digest from bench.chosen where turn = %s and fate = 'bare'))
+""", """
 delete from registry.blobs
 where digest = any (array(select digest from bench.chosen where turn = %s and fate = 'bare'))
-"""
+"""]
 
 
 def growing(scale: Scale) -> Iterator[Comparison]:
@@ -68,6 +72,31 @@ def growing(scale: Scale) -> Iterator[Comparison]:
         yield compare(f"bare DELETE of a blob among {sizes[-1]:,}, {layout}", deletes, sizes[-1])
 
 
+def partitioned(scale: Scale) -> Iterator[Comparison]:
+    """What 64 partitions cost a review of links and, where these go, of their blobs.
+
+    As above, among 10^5 blobs, with both registries at the same time, in turns, after a warm-up.
+    """
+    size, garbage = scale.of(10 ** 5, 10 ** 4), scale.of(2_000, 500)
+    databases = {parts: prepare(size, parts, garbage, scale.rounds + 1, f"bench_{parts}_partitions")
+                 for parts in (0, 64)}
+    connections = {parts: connect(database) for parts, database in databases.items()}
+    for db in connections.values():
+        execute(db, WARM)
+    took: Costs = {parts: [] for parts in databases}
+    for turn in range(scale.rounds + 1):
+        for parts, db in connections.items():
+            took[parts].append(review(db, turn, garbage))
+    for parts, database in databases.items():
+        connections[parts].close()
+        drop_database(database)
+    plain, parted = took[0][1:], took[64][1:]
+    yield Comparison(
+        "review of links and blobs, 64 partitions", "plain tables", ratios(parted, plain),
+        at_most=3, figures=f"{statistics.median(parted):.0f} and {statistics.median(plain):.0f} µs "
+                           "a blob")
+
+
 def measure(sizes: list[int], partitions: int, garbage: int, rounds: int) -> tuple[Costs, Costs]:
     """The costs of reviews and of bare deletes."""
     databases = {size: prepare(size, partitions, garbage, rounds + 1) for size in sizes}
@@ -86,9 +115,10 @@ def measure(sizes: list[int], partitions: int, garbage: int, rounds: int) -> tup
     return reviews, deletes
 
 
-def prepare(size: int, partitions: int, garbage: int, turns: int) -> str:
+def prepare(size: int, partitions: int, garbage: int, turns: int, name: str = "") -> str:
     """A registry of that size, and what happens to which of its blobs in which turn."""
-    database = fill_registry(f"bench_scale_{size}", size, partitions, unused=2 * garbage * turns)
+    database = fill_registry(name or f"bench_scale_{size}", size, partitions,
+                             unused=2 * garbage * turns)
     with connect(database) as db:
         execute(db, CHOOSE.format(blobs=size, used=garbage * turns, turns=turns))
         db.execute("vacuum analyze bench.chosen")
@@ -96,26 +126,29 @@ def prepare(size: int, partitions: int, garbage: int, turns: int) -> str:
 
 
 def review(db: Connection, turn: int, garbage: int) -> float:
-    """Microseconds a row, of which half are garbage."""
+    """Microseconds a blob, of which half are garbage: these go after their links."""
     due = db.execute(QUEUE, (turn,)).rowcount
-    db.execute("vacuum analyze gc.blob_review_queue, gc.tombstones")
+    db.execute("vacuum analyze gc.link_review_queue, gc.blob_review_queue, gc.tombstones")
     db.execute("checkpoint")
     begin = time.perf_counter()
     done = review_all(db)
     took = time.perf_counter() - begin
-    assert done == (due, garbage) == (2 * garbage, garbage), done
+    assert due == 2 * garbage and done == (3 * garbage, 2 * garbage), done
     return 1e6 * took / due
 
 
 def delete_barely(db: Connection, turn: int, garbage: int) -> float:
-    """Microseconds a row, found by its key; foreign keys are checked and cascade."""
+    """Microseconds a blob with its link, found by their keys; foreign keys are checked."""
     db.execute("checkpoint")
     with db.transaction():
         db.execute("set local enable_seqscan = off")
+        db.execute("alter table registry.repository_blobs disable trigger user")
         db.execute("alter table registry.blobs disable trigger user")
         begin = time.perf_counter()
-        gone = db.execute(BARE_DELETE, (turn,)).rowcount
+        for statement in BARE_DELETES:
+            gone = db.execute(statement.encode(), (turn,)).rowcount
         took = time.perf_counter() - begin
+        db.execute("alter table registry.repository_blobs enable trigger user")
         db.execute("alter table registry.blobs enable trigger user")
     assert gone == garbage, gone
     return 1e6 * took / garbage
