@@ -99,7 +99,10 @@ insert into gc.holds (collection, key, reason, held_until)
 select 'blob', digest::text, 'upload', now() + '1 hour' from blob where random() < 0.05
 union all
 select 'manifest', row(ns, repo, id)::text, 'keep_alive', now() + '1 hour'
-from manifest where random() < 0.05;
+from manifest where random() < 0.05
+union all
+select 'link', row(namespace_id, repository_id, digest)::text, 'keep_alive', now() + '1 hour'
+from registry.repository_blobs where random() < 0.1;
 analyze;
 """
 

@@ -34,7 +34,7 @@ from conftest import (
     without_fingerprints,
 )
 from test_cli import says
-from test_registry import Registry
+from test_registry import PASS_TIME, Registry, digest_of
 
 import blobgc
 
@@ -433,6 +433,48 @@ def test_a_runner_goes_on_where_the_old_one_stopped(upgraded: World) -> None:
     assert rows(upgraded.conn, "select id from app.file where id between 1 and 99 order by 1") == [
         (8,), (9,), (10,)]
     assert rows(upgraded.conn, "select collection, why from gc.status() where blocked") == []
+
+
+@pytest.mark.parametrize("partitions", [0, 4])
+def test_links_keep_blobs_after_the_upgrade_of_a_registry(
+    new_database: NewDatabase, partitions: int
+) -> None:
+    """Links that are missing come, rights stay, and what waited as a blob is collected."""
+    old, new = new_database(), new_database()
+    for database, version in (old, "0.1.0"), (new, blobgc.__version__):
+        database.psql(f"create extension blobgc version '{version}'")
+        with database.connect() as conn:
+            rows(conn, "select gc.create_registry(store => 's3://bucket', partitions => %s)",
+                 partitions)
+            execute(conn, "grant select on registry.repository_blobs to public")
+    with old.connect() as conn:
+        registry = Registry(conn)
+        registry.call("create_repository", "acme/app")
+        registry.push("acme/app", "config", ["base", "layer"], "latest")
+        registry.upload("acme/app", "unused")
+        execute(conn, "delete from registry.repository_blobs "
+                      f"where digest = registry.digest_bytes('{digest_of(b'layer')}')")
+    said = says(old, "upgrade")
+    assert "installed blobgc" in said and says(old, "upgrade").endswith("nothing to do\n")
+    with old.connect() as conn, new.connect() as other:
+        execute(other, """
+            update gc.collections set undo = '0' where name in ('blob', 'manifest', 'repository');
+            select gc._generate(c.name) from gc.collections as c;
+        """)
+        for each in conn, other:
+            execute(each, "call gc.drop_unused_triggers()")
+        assert not differences(described(other), described(conn))
+        contents = {"config", "base", "layer", "unused"}
+        linked = {digest for (digest,) in rows(
+            conn, "select registry.digest_text(digest) from registry.repository_blobs")}
+        assert linked == {digest_of(content.encode()) for content in contents}
+        execute(conn, "update gc.settings set brake_share = 1")
+        for _ in range(4):
+            execute(conn, PASS_TIME)
+            rows(conn, "select * from gc.review()")
+        assert rows(conn, "select url from gc.tombstones") == [
+            (value(conn, "select registry.blob_url(registry.digest_bytes(%s))",
+                   digest_of(b"unused")),)]
 
 
 # The commits from which they were made: runners are not kept.
