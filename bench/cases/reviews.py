@@ -21,7 +21,8 @@ FILL = """
 insert into registry.blobs (digest, size, media_type)
 select digest('blob' || n), 1000, 'layer' from generate_series(1, {rows}) as n;
 insert into registry.repository_blobs (namespace_id, repository_id, digest)
-select n % 100 + 1, n % 100 + 1, digest('blob' || n) from generate_series(1, {rows}) as n;
+select (n + 9) / 10 % 100 + 1, (n + 9) / 10 % 100 + 1, digest('blob' || n)
+from generate_series(1, {rows}) as n;
 insert into registry.manifests (namespace_id, repository_id, id, digest, media_type, payload,
     configuration_blob_digest, total_size)
 overriding system value
@@ -38,7 +39,7 @@ from generate_series(1, {rows} / 10) as n, generate_series(1, 4) as p;
 QUEUE = {
     BLOBGC: """
         insert into gc.link_review_queue (namespace_id, repository_id, digest, event, review_after)
-        select n % 100 + 1, n % 100 + 1, digest('blob' || n), 'blob_upload',
+        select (n + 9) / 10 % 100 + 1, (n + 9) / 10 % 100 + 1, digest('blob' || n), 'blob_upload',
             now() - interval '1 day' + n * interval '1 ms'
         from generate_series(1, {rows}) as n
     """,
