@@ -26,7 +26,8 @@ FOR_MARKING = """
 select gc.untrack(name) from gc.collections;
 alter table registry.repository_blobs drop constraint repository_blobs_digest_fkey;
 alter table registry.layers add foreign key (digest) references registry.blobs;
-alter table registry.manifests add foreign key (configuration_blob_digest) references registry.blobs;
+alter table registry.manifests
+    add foreign key (configuration_blob_digest) references registry.blobs;
 alter table registry.blobs add column unused_since timestamptz;
 """
 
