@@ -142,8 +142,9 @@ begin
     perform gc._lock_touched(c);
     perform gc._require_trusted(c);
     if gc._fingerprint(c) is distinct from c.fingerprint then
-        perform from gc.collections as o where o.name = c.name for update nowait;
+        perform gc._lock_code(c.name);
         perform gc._generate(c.name);
+        perform gc._wait_for_no_writer();
     end if;
 end;
 $$;

@@ -236,6 +236,9 @@ begin
     if r.schema is null or r.version = gc.version() then
         return null;
     end if;
+    perform gc._lock_collection(c.name) from (
+        select o.name from gc.collections as o order by o.name
+    ) as c;
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', r.schema), true);
     execute gc._fill_registry(
         gc._registry_changes() || gc._replay_registry(gc._registry_preset(), r.schema)
