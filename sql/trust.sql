@@ -121,7 +121,10 @@ begin
         with recursive reached(class, id) as (
             select d.refclassid, d.refobjid
             from unnest(classes, ids) as g(class, id)
-            join pg_depend as d on d.classid = g.class and d.objid = g.id
+            cross join lateral (
+                select o.refclassid, o.refobjid from pg_depend as o
+                where o.classid = g.class and o.objid = g.id offset 0
+            ) as d
             where d.refobjid >= 16384 and d.refclassid in (
                 'pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
                 'pg_opclass'::regclass, 'pg_opfamily'::regclass)

@@ -87,9 +87,9 @@ def of_tags(scale: Scale) -> Iterator[Comparison]:
         yield Comparison(f"preview of retention, {tags:,} tags", f"ten times {tags // 10:,}",
                          [r / 10 for r in ratios(preview["many"], preview["few"])], at_most=1.3,
                          figures=figures)
+        figures = f"{median(review['many']):.2f} s and {median(review['few']):.2f} s"
         yield Comparison(f"review that deletes 200 of {tags:,} tags", f"of {tags // 10:,}",
-                         ratios(review["many"], review["few"]), at_most=1.5,
-                         figures=f"{median(review['many']):.2f} s and {median(review['few']):.2f} s")
+                         ratios(review["many"], review["few"]), at_most=1.5, figures=figures)
         yield Comparison("preview of retention without statistics", "with them",
                          ratios(unknown, preview["many"]), at_most=1.5)
     finally:
