@@ -101,8 +101,8 @@ comment on function _mark_each(repositories[], integer) is
     'The same; where that raises, repository by repository, without those that raise.';
 
 
--- A group has about as many tags as a review can delete: what cannot be marked today is judged again
--- tomorrow, so a group of all tags would be judged once for each batch of them.
+-- A group has about as many tags as a review can delete. What cannot be marked by one review is
+-- judged again by the next, so a group of all tags would be judged once for each batch of them.
 create function _next_repositories(s retention_round, most integer)
     returns repositories[]
     language plpgsql
