@@ -20,7 +20,7 @@ import pytest
 from cluster import Cluster
 from conftest import ROOT, Connection, Database, NewDatabase, execute, rows, value
 from stores import AmazonObjects, FileObjects, Objects, environment_of
-from test_runner import SETUP, NewWorld, Process, World, new_world, template
+from worlds import SETUP, NewWorld, Process, World, new_world, template
 
 from blobgc import runner
 from blobgc.commands import run as run_command
