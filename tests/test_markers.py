@@ -411,7 +411,8 @@ def test_a_runner_moves_the_marker_also_while_it_can_claim_nothing(
         execute(conn, "update gc.settings set max_sleep = '1 second'")
         world.bury(conn, ALL)
         google.proxy.before.clear()
-        with Process(world, "--batch", "1", "--threads", "1", "--lease", "1000") as process:
+        slowly = ("--batch", "1", "--threads", "1", "--lease", "1000", "--timeout", "200")
+        with Process(world, *slowly) as process:
             leased = "select count(*) = 3 from gc.tombstones where worker is not null"
             wait_until(lambda: value(conn, leased), "as much to be claimed as it can")
             epoch = value(conn, "select epoch from gc.markers")
