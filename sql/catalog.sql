@@ -40,17 +40,21 @@ comment on function gc._partitions(regclass) is
 
 create function gc._operator(operator oid)
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case
-        when n.nspname = 'pg_catalog' then o.oprname
-        else format('operator(%I.%s)', n.nspname, o.oprname)
-    end
-    from pg_operator as o
-    join pg_namespace as n on n.oid = o.oprnamespace
-    where o.oid = operator
+begin
+    return (
+        select case
+            when n.nspname = 'pg_catalog' then o.oprname
+            else format('operator(%I.%s)', n.nspname, o.oprname)
+        end
+        from pg_operator as o
+        join pg_namespace as n on n.oid = o.oprnamespace
+        where o.oid = operator
+    );
+end;
 $$;
 
 comment on function gc._operator(oid) is

@@ -33,34 +33,39 @@ comment on type gc._reference is
 -- have: %1$s and %2$s stand for the two sides where that has to be said.
 create function gc._comparison(operator oid, key pg_attribute, referring pg_attribute)
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select case
-        when w.type = '' and w.collated = '' then gc._operator(operator)
-        else '%1$s' || w.type || ' ' || gc._operator(operator) || ' %2$s' || w.type || w.collated
-    end
-    from pg_operator as o
-    join pg_type as t on t.oid = o.oprleft
-    cross join lateral (
-        select
-            case
-                when o.oprleft = o.oprright and t.typtype <> 'p' and not (
-                    key.atttypid in (o.oprleft, 'varchar'::regtype)
-                    and referring.atttypid in (o.oprleft, 'varchar'::regtype)
-                )
-                    then '::' || format_type(o.oprleft, null)
-                else ''
-            end,
-            coalesce((
-                select format(' collate %I.%I', n.nspname, c.collname)
-                from pg_collation as c
-                join pg_namespace as n on n.oid = c.collnamespace
-                where c.oid = key.attcollation and key.attcollation <> referring.attcollation
-            ), '')
-    ) as w(type, collated)
-    where o.oid = operator
+begin
+    return (
+        select case
+            when w.type = '' and w.collated = '' then gc._operator(operator)
+            else '%1$s' || w.type || ' ' || gc._operator(operator)
+                || ' %2$s' || w.type || w.collated
+        end
+        from pg_operator as o
+        join pg_type as t on t.oid = o.oprleft
+        cross join lateral (
+            select
+                case
+                    when o.oprleft = o.oprright and t.typtype <> 'p' and not (
+                        key.atttypid in (o.oprleft, 'varchar'::regtype)
+                        and referring.atttypid in (o.oprleft, 'varchar'::regtype)
+                    )
+                        then '::' || format_type(o.oprleft, null)
+                    else ''
+                end,
+                coalesce((
+                    select format(' collate %I.%I', n.nspname, c.collname)
+                    from pg_collation as c
+                    join pg_namespace as n on n.oid = c.collnamespace
+                    where c.oid = key.attcollation and key.attcollation <> referring.attcollation
+                ), '')
+        ) as w(type, collated)
+        where o.oid = operator
+    );
+end;
 $$;
 
 comment on function gc._comparison(oid, pg_attribute, pg_attribute) is

@@ -22,7 +22,7 @@ import pytest
 from cluster import Cluster
 from conftest import ROOT, Connection, Database, NewDatabase, execute, rows, value, wait_until
 from stores import AmazonObjects, FileObjects, GoogleObjects, Objects, environment_of
-from test_runner import NewWorld, Process, World, make_template, new_world, template
+from worlds import NewWorld, Process, World, make_template, new_world, template
 
 import blobgc.database
 from blobgc import runner

@@ -11,7 +11,7 @@ import pytest
 from conftest import Connection, Database, execute, rows, value, wait_until
 from stores import FileObjects
 from test_markers import ALL, Server, assert_refuses, collect, names
-from test_runner import SETUP, World
+from worlds import SETUP, World
 
 from blobgc.errors import HELD_UP, SUCCESS
 

@@ -15,7 +15,7 @@ from cluster import Cluster
 from conftest import ROOT, Connection, NewDatabase, execute, rows, value, wait_until
 from stores import AmazonObjects, AzureObjects, FileObjects, GoogleObjects, Objects, free_port
 from test_crash import cluster
-from test_runner import (
+from worlds import (
     NewWorld,
     Process,
     World,
