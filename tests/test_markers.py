@@ -197,22 +197,21 @@ def served(server: Server, store: Objects) -> Iterator[Database]:
 
 
 @contextlib.contextmanager
-def template_of(server: Server, database: Database) -> Iterator[Database]:
+def template_of(
+    server: Server, database: Database, template: str | None = None
+) -> Iterator[Database]:
     copy = replace(database, name=f"{database.name}_copy")
     with server.database.connect() as conn:
-        execute(conn, f"create database {copy.name} template {database.name}")
+        execute(conn, f"create database {copy.name} template {template or database.name}")
         yield copy
         execute(conn, f"drop database {copy.name} with (force)")
 
 
 @contextlib.contextmanager
 def dump_of(server: Server, database: Database) -> Iterator[Database]:
-    copy = replace(database, name=f"{database.name}_copy")
-    with server.database.connect() as conn:
-        execute(conn, f"create database {copy.name} template template0")
+    with template_of(server, database, "template0") as copy:
         copy.psql(database.run("pg_dump"))
         yield copy
-        execute(conn, f"drop database {copy.name} with (force)")
 
 
 @contextlib.contextmanager
