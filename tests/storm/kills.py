@@ -140,10 +140,17 @@ class Kills:
             self.storm.runners.stop_for(self.any_runner(), seconds)
         elif what == "the server":
             self.crash()
+            self.end_watch()
         elif what == "a failover":
             self.fail_over()
+            self.end_watch()
         else:
             self.copy()
+
+    def end_watch(self) -> None:
+        """It may be a copy of the disk, and would watch the marker for longer than a storm lasts."""
+        with self.storm.database.connect() as conn:
+            execute(conn, "update gc.markers set server_start = pg_postmaster_start_time()")
 
     def any_runner(self) -> int:
         return self.chance.randrange(len(self.storm.runners.processes))
