@@ -148,7 +148,7 @@ class Kills:
             self.copy()
 
     def end_watch(self) -> None:
-        """It may be a copy of the disk, and would watch the marker for longer than a storm lasts."""
+        """As if it were a copy of the disk, it would watch for longer than a storm lasts."""
         with self.storm.database.connect() as conn:
             execute(conn, "update gc.markers set server_start = pg_postmaster_start_time()")
 

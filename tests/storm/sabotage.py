@@ -86,8 +86,7 @@ SABOTAGES = [
     # Who finds another marker than its own watches it, and who watches compares as well.
     Sabotage(
         "the marker's comparison", "registry",
-        (("        when m.adopting then null\n        when m.token is null and exists (\n",
-          "        when true then null\n        when m.token is null and exists (\n"),
-         ("        or clock_timestamp() >= until\n    then\n        return null;\n",
-          "        or true\n    then\n        return null;\n"))),
+        (("        when m.adopting then null\n        when m.above",
+          "        when true then null\n        when m.above"),
+         ("gc._is_same_server(m) or m.next_since >= until then", "true then"))),
 ]
