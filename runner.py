@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import blobgc
+from blobgc import markers
 from blobgc.database import Database
 from blobgc.errors import FAILED, HELD_UP, NOT_OURS, SUCCESS, reason
 from blobgc.logs import log
@@ -37,12 +38,8 @@ REPEAT_WARNING = 60.0  # and until the same is said again.
 LOOK_AT_STATUS = 60.0  # Seconds: it counts what is queued, which takes a while.
 AT_A_LOOK = 25  # Objects of a share, where each is looked at by a request of its own.
 STEP_BACK = 2.0  # Seconds: --once looks again when something is due that soon.
+LOOK_ABOVE = 600.0  # Seconds until the next look for markers of others above a prefix.
 REFUSED = "refused: the address or generation leads elsewhere, or has another spelling"
-
-
-# What was done with a marker, its content and its tag, as gc.compare_marker takes them.
-Deed = tuple[str | None, str | None, str | None]
-NOTHING: Deed = (None, None, None)
 
 
 class Batch:
@@ -78,8 +75,11 @@ class Runner:
         self.pools = {store: ThreadPoolExecutor(options.threads) for store in self.stores}
         self.settler = ThreadPoolExecutor(1)
         self.at_markers = {store: ThreadPoolExecutor(1) for store in self.stores}
-        self.deeds: dict[Store, Future[Deed | None]] = {}  # What is being done with a marker.
-        self.not_before: dict[Store, float] = {}  # When a marker is asked about again.
+        # What is being done with a marker.
+        self.deeds: dict[Store, Future[markers.Deed | None]] = {}
+        self.not_before: dict[Store, float] = {}  # When a marker may be asked about again,
+        self.ask_again: dict[Store, float] = {}  # and when it is, even if nothing is claimed.
+        self.next_start: dict[Store, float] = {}  # When folders above are looked at again.
         self.stopped: dict[Store, tuple[str, float]] = {}  # Why, and when that was said.
         self.batches: dict[Store, list[Batch]] = {store: [] for store in self.stores}
         self.lock = threading.Lock()  # Of the batches.
@@ -231,7 +231,7 @@ class Runner:
                 continue
             rest = self.resting_until - time.monotonic()
             if rest > 0:
-                self.stop.wait(rest)
+                self.stop.wait(min(rest, POLL))
                 continue
             due = self.seconds_until_due(self.database)
             if self.options.once and due > 0:
@@ -249,7 +249,9 @@ class Runner:
         has_claimed = False
         self.turn = (self.turn + 1) % len(self.stores)  # Where there is a rate, all get a share.
         for store in self.stores[self.turn:] + self.stores[:self.turn]:
-            if self.may_claim(store) and self.is_cleared(store) and self.claim(store):
+            if not self.may_ask(store) or not self.is_cleared(store):
+                continue
+            if self.may_claim(store) and self.claim(store):
                 has_claimed = True
         if has_claimed:
             return True
@@ -261,13 +263,17 @@ class Runner:
     def has_batches(self) -> bool:
         return any(self.batches.values())
 
+    def may_ask(self, store: Store) -> bool:
+        """About its marker: before each claim; and also while nothing can be claimed."""
+        now = time.monotonic()
+        if self.stop.is_set() or store.pause_left() or now < self.not_before.get(store, 0.0):
+            return False
+        is_due = now >= self.ask_again.get(store, 0.0)
+        return is_due or store in self.deeds or self.may_claim(store)
+
     def may_claim(self, store: Store) -> bool:
         now = time.monotonic()
-        if self.stop.is_set() or store.pause_left():
-            return False
         if now < max(self.next_claim, self.resting_until):
-            return False
-        if now < self.not_before.get(store, 0.0):
             return False
         # While others are busy, one that had nothing is not asked all the time.
         if self.has_batches() and now < self.asked_in_vain.get(store, 0.0) + POLL:
@@ -284,36 +290,38 @@ class Runner:
         if deed and not deed.done():
             return False
         self.deeds.pop(store, None)
-        done = deed.result() if deed else NOTHING
+        done = deed.result() if deed else markers.NOTHING
         if done is None:
             return False
-        if store.honours_conditions is None:
-            self.deeds[store] = self.at_markers[store].submit(self.do, store, {"action": "learn"})
+        now = time.monotonic()
+        if not deed and now >= self.next_start.get(store, 0.0):
+            self.deeds[store] = self.at_markers[store].submit(self.do, store, None)
             return False
         (answer,) = self.database.rows(
-            "select * from gc.compare_marker(%s, %s, %s, %s, %s, %s)",
-            self.options.worker, store.prefix, *done, store.has_conditions())
+            markers.COMPARE, self.options.worker, store.prefix, *done, store.has_conditions())
         if answer["action"] in ("read", "write"):
             self.deeds[store] = self.at_markers[store].submit(self.do, store, answer)
             return False
         if answer["action"] == "wait":
-            self.not_before[store] = time.monotonic() + answer["seconds"]
+            self.not_before[store] = now + answer["seconds"]
         if answer["action"] == "stop":
             store.leave_alone(answer["seconds"])
+            self.next_start[store] = 0.0
         self.tell_stopped(store, answer["reason"])
-        return answer["action"] in ("go", "idle")
+        if answer["action"] not in ("go", "idle"):
+            return False
+        self.ask_again[store] = now + answer["seconds"]
+        return True
 
-    def do(self, store: Store, answer: dict[str, Any]) -> Deed | None:
-        """In a thread of its own. None: the store has failed, and is left alone for a while."""
+    def do(self, store: Store, answer: dict[str, Any] | None) -> markers.Deed | None:
+        """In a thread of its own; without an answer, what is to be done first. None: the store has
+        failed, and is left alone for a while."""
         try:
-            if answer["action"] == "learn":
-                store.has_conditions()
-                return ("start", None, None)
-            if answer["action"] == "read":
-                found = store.read_marker(answer["address"])
-                return ("read", found.content, found.tag) if found else ("read", None, None)
-            tag = store.write_marker(answer["address"], answer["body"], answer["replaces"])
-            return ("wrote", answer["body"], tag) if tag else ("refused", None, None)
+            if answer:
+                return markers.do(store, answer)
+            found = markers.start(store)
+            self.next_start[store] = time.monotonic() + LOOK_ABOVE
+            return found
         except Exception as error:
             store.leave_alone(PAUSE)
             log.warning("%s: the marker %s.blobgc cannot be read or written, next try in %s s: %s",

@@ -20,6 +20,7 @@ from cases import (
     pushes,
     queues,
     reconcile,
+    retention,
     reviews,
     scale,
     serving,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "memory": memory.of_the_runner,
     "reconcile": reconcile.of_an_inventory,
     "suspects": suspects.in_a_large_schema,
+    "retention": retention.of_tags,
     "undo": undo.reviews,
     "restores": undo.restores,
 }

@@ -658,6 +658,7 @@ begin
     perform gc._commit_durably();
     perform gc._limit_lock_waits();
     perform gc._note_runner(worker, prefixes, nullif(finalizer, 'storage'));
+    perform gc._note_lease(lease);
     taken := gc._choose(prefixes, finalizer, moment, batch);
     if cardinality(taken) = 0 then
         return;

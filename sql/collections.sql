@@ -175,6 +175,23 @@ comment on function gc._object_name(text, text) is
     'The name of something generated for a collection: the two parts, if they fit.';
 
 
+-- Who changes a collection has its row before anything else of it, and before any table: a review
+-- that makes its code again has the row, and waits for tables.
+create function gc._lock_collection(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from gc.collections as c where c.name = _lock_collection.name for update;
+end;
+$$;
+
+comment on function gc._lock_collection(text) is
+    'Waits until nobody else changes a collection or makes its code, until the commit.';
+
+
 create function gc._choose_name(target regclass, name text)
     returns text
     language plpgsql

@@ -731,22 +731,6 @@ comment on function gc._mention_note(gc._reference) is
     'What gc.track says about a declared reference; null: it is a foreign key.';
 
 
--- Whoever has written a key without a lock has to be done before a review can count on locks.
-create function gc._await_mentions(referencing regclass)
-    returns void
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform gc._run(format('lock table %s in share row exclusive mode', referencing));
-end;
-$$;
-
-comment on function gc._await_mentions(regclass) is
-    'Waits for those who are writing a table, and keeps others out until the commit.';
-
-
 create function gc._given_keys(referencing regclass, keys text)
     returns text
     language sql
@@ -860,9 +844,9 @@ declare
 begin
     perform gc._require_owner();
     perform gc._lock('track');
+    perform gc._lock_collection(c.name);
     perform gc._require_given(d);
     perform gc._require_referring(d);
-    perform gc._await_mentions(d.referencing);
     perform gc._put_declared(d);
     perform gc._generate(c.name, true);
     c := gc._collection(c.name);
@@ -892,6 +876,7 @@ declare
 begin
     perform gc._require_owner();
     perform gc._lock('track');
+    perform gc._lock_collection(c.name);
     delete from gc.declared_references as o
     where o.collection = c.name and o.referencing = drop_reference.referencing
         and o.keys in (drop_reference.keys, gc._given_keys(o.referencing, drop_reference.keys))

@@ -453,11 +453,10 @@ begin
             null)::gc._explanation;
     end if;
     for n in
-        select r.reference, r.referencing, f.rows
+        select f.reference, f.referencing, f.rows
         from gc._counted(c, array[_tell_reasons.row_key], false) as k
         cross join lateral jsonb_to_recordset(k.found_rows) as f(
-            n integer, reference text, rows bigint)
-        join gc._references(c) as r on r.reference = f.reference
+            n integer, reference text, referencing regclass, rows bigint)
         order by f.n
     loop
         told := told || (depth, 'reference', n.reference, gc._in_number('row', n.rows),
@@ -554,7 +553,7 @@ begin
     select o.* into c from gc.collections as o where o.name = _explain.name;
     if found then
         perform gc._require_readable(c);
-        unreadable := gc._unreadable();
+        unreadable := gc._unreadable(but => c.name);
         row_key := gc._canonical_key(c, key);
         v := gc._judge(c, row_key, unreadable);
         url := coalesce((select f.url from gc._facts(c, array[row_key]) as f),

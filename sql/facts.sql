@@ -142,8 +142,9 @@ begin
     perform gc._lock_touched(c);
     perform gc._require_trusted(c);
     if gc._fingerprint(c) is distinct from c.fingerprint then
-        perform from gc.collections as o where o.name = c.name for update nowait;
+        perform gc._lock_code(c.name);
         perform gc._generate(c.name);
+        perform gc._wait_for_no_writer();
     end if;
 end;
 $$;
@@ -173,7 +174,7 @@ comment on function gc._why_unreadable(gc.collections) is
     'Why the rows of a collection cannot be looked at; null: they can.';
 
 
-create function gc._unreadable()
+create function gc._unreadable(but text default null)
     returns jsonb
     language sql
     volatile
@@ -182,10 +183,11 @@ as $$
     select coalesce(jsonb_object_agg(c.name, u.why) filter (where u.why is not null), '{}')
     from gc.collections as c
     cross join lateral gc._why_unreadable(c) as u(why)
+    where c.name is distinct from but
 $$;
 
-comment on function gc._unreadable() is
-    'The collections whose rows cannot be looked at, and why.';
+comment on function gc._unreadable(text) is
+    'The collections whose rows cannot be looked at, and why; but one is not asked about.';
 
 
 -- One bad row costs only itself: then rows are asked for one by one, and at last for less.
@@ -271,11 +273,11 @@ return query
     cross join lateral (
         values
             {counts}
-    ) as f(n, reference, relation, rows)
+    ) as f(n, reference, referencing, relation, rows)
     group by d.key;$template$,
         jsonb_build_object('wanted', gc._wanted_sql(c), 'counts', string_agg(
-            format('(%s, %L, %L, (select count(*) from (%s) as o))',
-                n, (u.r).reference, t.relname, case
+            format('(%s, %L, %L::regclass, %L, (select count(*) from (%s) as o))',
+                n, (u.r).reference, (u.r).referencing, t.relname, case
                     when (u.r).owned is null then gc._referring_sql(c, u.r, '') || ' limit 1001'
                     else format('select from %s where %s limit 100000',
                         gc._owned_rows(c, u.r), gc._owned_pair(c, u.r, 'q'))
@@ -536,8 +538,7 @@ declare
 begin
     for o in
         select c.* from gc.collections as c
-        where c.owned <> '{}' and not unreadable ? c.name
-            and relation in (select w.relation from gc._owned_tables(c) as w)
+        where not unreadable ? c.name and gc._object_name(c.name, '_owner_of') = any (c.functions)
         order by c.condition is not null, c.name
     loop
         for found_key in

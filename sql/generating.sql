@@ -348,10 +348,31 @@ comment on function gc._generate(text, boolean) is
     'Makes everything that a collection needs; with fill, also links of what is there already.';
 
 
+create function gc._lock_code(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from gc.locks as l
+    join gc.collections as c on c.name = _lock_code.name
+    where l.name = 'track'
+    for update of l, c skip locked;
+    if not found then
+        raise 'another session is making code again' using errcode = 'lock_not_available';
+    end if;
+end;
+$$;
+
+comment on function gc._lock_code(text) is
+    'Says, until the commit, that code is made for a collection; raises if anybody else does that.';
+
+
 -- From the locks on, no foreign key and no trigger can be added; whose code is there is looked at
 -- then, and every time: who is trusted may change without a change of the tables. A session that
--- makes the code again locks more, and two of them would wait for each other: the second leaves it
--- to the first.
+-- makes code, of whatever collection, locks more, and two of them would wait for each other: the
+-- second leaves it to the next review.
 create function gc._is_current(name text, fingerprint text)
     returns boolean
     language plpgsql
@@ -374,11 +395,9 @@ begin
     if gc._fingerprint(c) = _is_current.fingerprint then
         return true;
     end if;
-    perform from gc.collections as o where o.name = c.name for update skip locked;
-    if not found then
-        raise 'another session is making its code again' using errcode = 'lock_not_available';
-    end if;
+    perform gc._lock_code(name);
     perform gc._generate(name);
+    perform gc._wait_for_no_writer();
     return false;
 exception
     when others then

@@ -8,8 +8,12 @@
 --
 -- A move is prepared here (next_token, committed), then written, then noted (token). Whoever is
 -- killed leaves one of two markers, the old one or the one that was prepared; both are ours, and
--- nothing else is. A copy that cannot be told from a server that was started again (a snapshot of
--- its disk) watches first: the original moves its marker even when there is nothing to delete.
+-- nothing else is.
+--
+-- A copy that cannot be told from a server that was started again (a snapshot of its disk) watches
+-- first: the original moves its marker even when there is nothing to delete. Invariant: what was
+-- handed out is under a lease that ends before a watch does that began after the last move. A lease
+-- that is longer than any before needs another move first, which every earlier copy sees.
 --
 -- The runner only reads and writes what gc.compare_marker says.
 
@@ -30,6 +34,9 @@ create table gc.markers (
     adopting boolean not null default false,
     place jsonb not null,
     server_start timestamptz not null default pg_postmaster_start_time(),
+    lease interval not null default '5 minutes',
+    above text,
+    accepted_above text,
     watched text,
     watched_since timestamptz,
     problem text,
@@ -46,7 +53,7 @@ comment on column gc.markers.token is
     'What the last move wrote that is known to be done, different for each; null: none yet.';
 comment on column gc.markers.tag is
     'What the store calls this version of the marker: an ETag, a generation; null: not known.';
-comment on column gc.markers.moved_at is 'When that move was done.';
+comment on column gc.markers.moved_at is 'When that move was prepared: it was done after that.';
 comment on column gc.markers.next_token is 'What the move that is under way writes.';
 comment on column gc.markers.next_by is 'The worker that makes it.';
 comment on column gc.markers.next_since is 'When it was prepared.';
@@ -58,6 +65,11 @@ comment on column gc.markers.adopting is
     'gc.adopt was called: the next comparison replaces whatever stands there.';
 comment on column gc.markers.place is 'Where the database was when it last moved the marker.';
 comment on column gc.markers.server_start is 'When its server had been started.';
+comment on column gc.markers.lease is
+    'The longest lease that a worker had here, and 5 minutes at least: a copy watches for longer.';
+comment on column gc.markers.above is
+    'Which markers of other databases stand in folders above; null: none that a runner has seen.';
+comment on column gc.markers.accepted_above is 'What stood there when gc.adopt was called.';
 comment on column gc.markers.watched is
     'The marker that is being watched, because the server was started again or has changed.';
 comment on column gc.markers.watched_since is 'Since when it has stayed the same.';
@@ -185,6 +197,34 @@ comment on function gc._marker_of(text) is
     'The prefix whose marker stands for this one: the widest that has one, or itself.';
 
 
+-- Whatever a server has noted that was another one, or was another time, a copy has noted as well.
+create function gc._is_same_server(m gc.markers)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select m.server_start = pg_postmaster_start_time() and gc._changes(m.place, false) is null
+$$;
+
+comment on function gc._is_same_server(gc.markers) is
+    'Whether the marker was last moved from this server, since it was started.';
+
+
+create function gc._is_compared(m gc.markers)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(m.problem is null and gc._is_same_server(m)
+        and m.checked_at >= clock_timestamp() - interval '1 minute', false)
+$$;
+
+comment on function gc._is_compared(gc.markers) is
+    'Whether this server has found the marker as it should be, a moment ago.';
+
+
 create function gc._is_cleared(prefix text)
     returns boolean
     language sql
@@ -195,9 +235,7 @@ as $$
         select from gc.markers as m
         where (_is_cleared.prefix is null or m.prefix ^@ _is_cleared.prefix
                 or m.prefix = gc._marker_of(_is_cleared.prefix))
-            and gc._marker_of(m.prefix) = m.prefix
-            and (m.problem is not null or m.checked_at is null
-                or m.checked_at < clock_timestamp() - interval '1 minute')
+            and gc._marker_of(m.prefix) = m.prefix and not gc._is_compared(m)
     )
 $$;
 
@@ -206,7 +244,8 @@ comment on function gc._is_cleared(text) is
     'compared a moment ago.';
 
 
--- Finalizers touch no object, but a copy has no business with them either.
+-- Finalizers touch no object, but a copy has no business with them either. Only a quarantine moves
+-- objects.
 create function gc._cleared(prefixes text[], finalizer text)
     returns boolean
     language plpgsql
@@ -216,7 +255,7 @@ as $$
 begin
     if not exists (select from gc.markers) then
         return true;
-    elsif finalizer <> 'storage' then
+    elsif finalizer not in ('storage', 'blobgc.quarantine') then
         return not exists (
             select from gc.markers as m where gc._why_elsewhere(m.prefix) is not null
         );
@@ -230,6 +269,23 @@ $$;
 
 comment on function gc._cleared(text[], text) is
     'Whether a claim may hand out anything under these prefixes.';
+
+
+-- A copy that was made before may watch for less than this lease: the next comparison has to move
+-- the marker, whatever is under way, so that such a copy falls behind.
+create function gc._note_lease(lease interval)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    update gc.markers as m
+    set lease = _note_lease.lease, checked_at = null, next_since = '-infinity'
+    where m.lease < _note_lease.lease
+$$;
+
+comment on function gc._note_lease(interval) is
+    'Before a claim: notes a lease that is longer than any before, under all prefixes.';
 
 
 -- The empty prefix stands for every place that nobody has adopted.
@@ -276,6 +332,21 @@ as $$ select row(action, null, null, reason, seconds)::gc._instruction $$;
 
 comment on function gc._instruction(text, text, double precision) is
     'An instruction that has nothing to be written.';
+
+
+-- Half of what a runner sleeps at most: so the marker moves also while it claims nothing.
+create function gc._go(action text)
+    returns gc._instruction
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._instruction(action, null, extract(epoch from s.max_sleep / 2)::double precision)
+    from gc.settings as s
+$$;
+
+comment on function gc._go(text) is
+    'The instruction to go on, and to ask again in so many seconds even if nothing is claimed.';
 
 
 -- A move that was under way may still arrive where writes have no conditions.
@@ -351,6 +422,33 @@ $$;
 comment on function gc._read_marker(text) is 'What stands in a marker.';
 
 
+create function gc._note_above(m gc.markers, contents text)
+    returns gc.markers
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update gc.markers as o
+    set above = (
+        select string_agg(format('%s of "%s", identity %s', c.key, s.database, s.identity), ', '
+            order by c.key)
+        from jsonb_each_text(contents::jsonb) as c
+        cross join lateral gc._read_marker(c.value) as s
+        where s.token is not null
+            and not exists (select from gc.markers as k where k.identity = s.identity)
+    )
+    where o.prefix = m.prefix
+    returning o.* into m;
+    return m;
+end;
+$$;
+
+comment on function gc._note_above(gc.markers, text) is
+    'Notes which markers of other databases stand in folders above. contents: what stands in '
+    'markers there, as JSON, by their address; null: there are none.';
+
+
 create function gc._why_not_ours(m gc.markers, content text)
     returns text
     language sql
@@ -359,11 +457,12 @@ create function gc._why_not_ours(m gc.markers, content text)
 as $$
     select case
         when m.adopting then null
+        when m.above <> coalesce(m.accepted_above, '') then format(
+            'a wider prefix has the marker of another database: %s', m.above)
         when m.token is null and exists (
             select from gc.markers as o
             where o.prefix ^@ m.prefix and o.prefix <> m.prefix and o.token is not null
-                and (o.problem is not null or o.checked_at is null
-                    or o.checked_at < clock_timestamp() - interval '1 minute')
+                and not gc._is_compared(o)
         ) then 'under a part of this prefix stands a marker that was not compared for a while'
         when content is null and m.token is not null
             then 'the marker is missing: is it another bucket, or one that is not mounted?'
@@ -385,7 +484,20 @@ comment on function gc._why_not_ours(gc.markers, text) is
     'Why what stands there is no marker of this database; null: it is one, or none is needed.';
 
 
--- Three times the longest sleep of a runner: one that is alive moves its marker in this time.
+-- Objects are handed out for a minute after a comparison, which may be a look 30 seconds after a
+-- move; then they are leased. A runner that is alive moves its marker within its longest sleep.
+create function gc._watching_time(m gc.markers)
+    returns interval
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select m.lease + greatest(3 * s.max_sleep, interval '2 minutes') from gc.settings as s $$;
+
+comment on function gc._watching_time(gc.markers) is
+    'In this time another database either moves the marker, or has no lease any more.';
+
+
+-- What was read counts from when it was asked for.
 create function gc._watch(m gc.markers, content text)
     returns gc._instruction
     language plpgsql
@@ -395,12 +507,9 @@ as $$
 declare
     since timestamptz := case when m.watched = content then m.watched_since
         else clock_timestamp() end;
-    until timestamptz := since + 3 * (select s.max_sleep from gc.settings as s);
+    until timestamptz := since + gc._watching_time(m);
 begin
-    if m.token is null or m.adopting
-        or m.server_start = pg_postmaster_start_time() and gc._changes(m.place, false) is null
-        or clock_timestamp() >= until
-    then
+    if m.token is null or m.adopting or gc._is_same_server(m) or m.next_since >= until then
         return null;
     end if;
     update gc.markers as o
@@ -440,14 +549,14 @@ comment on function gc._note_done(gc.markers, bigint, uuid, text) is
 
 
 -- A store may take no more than one write a second for an object, as Google's does. Without
--- conditions a move is two requests.
+-- conditions a move is two requests. Where nothing counts any more, a look is not enough.
 create function gc._was_moved(m gc.markers, conditional boolean)
     returns boolean
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(m.moved_at > clock_timestamp()
+    select coalesce(m.checked_at is not null and m.moved_at > clock_timestamp()
         - case when conditional then interval '2 seconds' else '30 seconds' end, false)
 $$;
 
@@ -465,8 +574,8 @@ create function gc._go_if_fresh(m gc.markers, asked_at timestamptz)
 as $$
 begin
     update gc.markers as o set checked_at = asked_at where o.prefix = m.prefix;
-    return gc._instruction(case
-        when asked_at > clock_timestamp() - interval '30 seconds' then 'go' else 'read' end);
+    return case when asked_at > clock_timestamp() - interval '30 seconds'
+        then gc._go('go') else gc._instruction('read') end;
 end;
 $$;
 
@@ -524,7 +633,7 @@ declare
 begin
     m := gc._note_done(m, written.epoch, written.token, tag);
     update gc.markers as o
-    set moved_at = clock_timestamp(), adopting = false,
+    set moved_at = asked_at, adopting = false,
         place = gc._place(), server_start = pg_postmaster_start_time(),
         lost_tokens = case when conditional then '{}' else o.lost_tokens end
     where o.prefix = m.prefix;
@@ -549,16 +658,16 @@ as $$
 declare
     now_at timestamptz := clock_timestamp();
     is_well boolean := m.problem is null and m.token is not null and not m.adopting
-        and m.server_start = pg_postmaster_start_time();
+        and gc._is_same_server(m) and coalesce(m.above = m.accepted_above, m.above is null);
 begin
     if is_well and not starts
         and m.checked_at > now_at - (select s.max_sleep / 2 from gc.settings as s)
         and coalesce(gc._next_claim(array[prefix], 'storage') > now_at, true)
     then
-        return gc._instruction('idle');
+        return gc._go('idle');
     elsif m.next_by <> worker and m.next_since > now_at - interval '10 seconds' then
         return case when is_well and m.checked_at > now_at - interval '5 seconds'
-            then gc._instruction('go') else gc._instruction('wait', null, 0.1) end;
+            then gc._go('go') else gc._instruction('wait', null, 0.1) end;
     elsif is_well and conditional and m.tag is not null and m.next_token is null
         and (starts or not gc._was_moved(m, conditional))
     then
@@ -628,6 +737,9 @@ begin
     perform gc._commit_durably();
     perform gc._limit_lock_waits();
     m := gc._lock_marker(compare_marker.prefix);
+    if did = 'start' then
+        m := gc._note_above(m, content);
+    end if;
     next := case
         when gc._why_elsewhere(m.prefix) is not null
             then gc._stop(m, gc._why_elsewhere(m.prefix))
@@ -648,12 +760,14 @@ revoke all on function gc.compare_marker(text, text, text, text, text, boolean) 
 
 comment on function gc.compare_marker(text, text, text, text, text, boolean) is
     'What a runner asks before each batch under a prefix, and after each thing that it was told to '
-    'do with the marker. did: start, when the runner was started; read (content is null: there was '
+    'do with the marker. did: start, when the runner was started (content: what stands in markers '
+    'of folders above, as JSON, by their address); read (content is null: there was '
     'none), wrote (content, which has this tag now), or refused (it has another tag); null: '
     'nothing yet. conditional: whether the '
     'store writes only over the version that was named. The action: read; write the body (over '
     'the version that it replaces; null: only if there is none); wait so many seconds; stop; go '
-    '(claim); idle (nothing is due).';
+    '(claim); idle (nothing is due). After go and idle: ask again in so many seconds, also if '
+    'nothing is claimed.';
 
 
 -- Moves that were under way are forgotten: the database that this is a copy of may have made them.
@@ -680,8 +794,8 @@ begin
     delete from gc.markers as o where o.prefix ^@ folder and o.prefix <> folder;
     update gc.markers as o
     set adopting = true, identity = gen_random_uuid(), place = gc._place(),
-        server_start = pg_postmaster_start_time(), checked_at = null,
-        next_by = null, next_token = null, lost_tokens = '{}',
+        server_start = pg_postmaster_start_time(), lease = default, checked_at = null,
+        accepted_above = o.above, next_by = null, next_token = null, lost_tokens = '{}',
         problem = null, problem_since = null, watched = null, watched_since = null
     where o.prefix = folder;
     perform gc._note_operation('adopt', null, folder, null, nullif(why, ''));

@@ -3,15 +3,16 @@
 -- An object is an orphan if no live row, tombstone, hold or upload has it, and if it is older than
 -- a grace by the store's own clock. When in doubt it is none: where a row without an object is
 -- spelled nearly as the object is, where no collection could have it, where rows that went could
--- not be worked out. Comparing changes nothing. Adopting makes tombstones of orphans, which then go
--- the way of all others: an undo window, the brake, and a claim that looks for rows again. The key
--- of such a tombstone is its url: it never had a row that anybody knows of.
+-- not be worked out, where a marker says that it may be another database's. Comparing changes
+-- nothing. Adopting makes tombstones of orphans, which then go the way of all others: an undo
+-- window, the brake, and a claim that looks for rows again. The key of such a tombstone is its url:
+-- it never had a row that anybody knows of.
 
 create unlogged table gc.discrepancies (
     listing bigint not null,
     kind text not null
         constraint discrepancies_kind_known check (kind in (
-            'orphan', 'young', 'doubtful', 'elsewhere', 'missing', 'recent', 'size')),
+            'orphan', 'young', 'doubtful', 'elsewhere', 'foreign', 'missing', 'recent', 'size')),
     collection text,
     key text,
     url text not null,
@@ -26,8 +27,9 @@ comment on table gc.discrepancies is 'Where a listing and the rows do not agree:
 comment on column gc.discrepancies.listing is 'The listing.';
 comment on column gc.discrepancies.kind is
     'Objects without a row: orphan; young: it may still get one; doubtful: a row is spelled nearly '
-    'so; elsewhere: no collection has such urls. Rows: missing: without their object; recent: '
-    'younger than the listing; size: the object has another size.';
+    'so; elsewhere: no collection has such urls; foreign: under a marker that is not ours. Rows: '
+    'missing: without their object; recent: younger than the listing; size: the object has another '
+    'size.';
 comment on column gc.discrepancies.collection is 'The row''s collection, or that which adopts.';
 comment on column gc.discrepancies.key is 'The row''s primary key, as text.';
 comment on column gc.discrepancies.url is 'The address.';
@@ -263,6 +265,34 @@ comment on function gc._doubt_spellings(gc.listings) is
     'Makes objects doubtful that may be the object of a row after all.';
 
 
+-- A database whose prefix contains that of another one is not stopped by the other's marker, but
+-- finds it here.
+create function gc._leave_foreign(l gc.listings)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = on
+as $$
+    with foreign_folders as materialized (
+        select left(o.url, -length('.blobgc')) as prefix from gc.listed_objects as o
+        where o.listing = l.id and right(o.url, 8) = '/.blobgc' and o.url <> l.prefix || '.blobgc'
+            and not exists (
+                select from gc.markers as m
+                where m.prefix || '.blobgc' = o.url and m.token is not null
+            )
+    )
+    update gc.discrepancies as d
+    set kind = 'foreign'
+    where d.listing = l.id and d.key is null and exists (
+        select from foreign_folders as f where starts_with(d.url, f.prefix)
+    )
+$$;
+
+comment on function gc._leave_foreign(gc.listings) is
+    'Tells objects without a row that are under a marker of another database.';
+
+
 create function gc.compare(listing bigint)
     returns void
     language plpgsql
@@ -286,6 +316,7 @@ begin
     perform gc._compare_rows(l, l.store_time - (select s.orphan_grace from gc.settings as s));
     perform gc._drop_known(l);
     perform gc._doubt_spellings(l);
+    perform gc._leave_foreign(l);
     delete from gc.discrepancies as d where d.listing = l.id and d.kind = 'recent';
     update gc.listings as o set compared_at = clock_timestamp() where o.id = l.id;
 end;
@@ -347,7 +378,8 @@ as $$
     ) as d
     group by d.kind, d.collection
     order by array_position(
-        array['missing', 'size', 'orphan', 'doubtful', 'elsewhere', 'young'], d.kind), d.collection
+        array['missing', 'size', 'orphan', 'doubtful', 'foreign', 'elsewhere', 'young'], d.kind),
+        d.collection
 $$;
 revoke all on function gc.differences(bigint, integer) from public;
 

@@ -156,6 +156,11 @@ begin
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', schema), true);
     execute gc._fill_registry(
         gc._registry_preset() || gc._registry_tracking(), schema, store, partitions);
+    -- What keeps deleted rows depends on the collections that came later. Until the first review,
+    -- whoever asks about a row would have it made again, each time.
+    perform gc._generate(c.name)
+    from gc.collections as c
+    where c.fingerprint is distinct from gc._fingerprint(c);
 end;
 $$;
 revoke all on function gc.create_registry(name, text, integer) from public;
@@ -264,6 +269,9 @@ begin
     if r.schema is null or r.version = gc.version() then
         return null;
     end if;
+    perform gc._lock_collection(c.name) from (
+        select o.name from gc.collections as o order by o.name
+    ) as c;
     perform set_config('search_path', format('%I, pg_catalog, pg_temp', r.schema), true);
     execute gc._fill_registry(
         gc._registry_changes() || gc._replay_registry(gc._registry_preset(), r.schema)

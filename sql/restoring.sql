@@ -1,9 +1,10 @@
 -- Restoring: rows that are kept come back, with what went with them and with what they need.
 --
 -- gc.restore is an aggregate: however many rows it is given, they come back in one go, in the right
--- order, or none of them does. What is gathered is locked; then tombstones are locked and looked
--- at, so that no claim gets in between; then rows are inserted, parents first, as anybody would
--- insert them: triggers, foreign keys, the admission of their objects, and a review.
+-- order, or none of them does. What is gathered is locked, and the objects must be there; then rows
+-- are inserted, parents first, as anybody would insert them: triggers, foreign keys, the admission
+-- of their objects, and a review. So the order of locks is everybody's: the row, then its tombstone.
+-- At last it is asked whether any of these objects was handed out meanwhile.
 -- A heap is a table with the places of rows in gc.trash_rows; fresh are those whose companions
 -- have not been looked for yet.
 
@@ -652,8 +653,25 @@ $$;
 comment on function gc._has_live_row(text) is 'Whether a row has this object.';
 
 
--- A tombstone that nobody has claimed is a proof that the object is there still; so is a row. It
--- stays locked until the commit, and the insert takes it back.
+create function gc._refuse_without_object(name text, key text, state text)
+    returns void
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise 'the object of row % of "%" is %', key, name, state
+        using errcode = 'ZG010',
+            detail = 'A row does not come back without its object.',
+            hint = 'Write the object again, and insert the row then: see gc.begin_upload.';
+end;
+$$;
+
+comment on function gc._refuse_without_object(text, text, text) is
+    'Raises ZG010 for a row whose object is gone or is going.';
+
+
+-- A tombstone that nobody has claimed is a proof that the object is there still; so is a row.
 create function gc._require_objects(c gc.collections, places tid[])
     returns void
     language plpgsql
@@ -665,8 +683,6 @@ declare
     urls text[];
     generations text[];
     ids bigint[];
-    lost text;
-    state text;
 begin
     -- Rows that a trigger could not work out have no tombstone before this.
     perform gc._read_rows(c.name, 1000000);
@@ -674,22 +690,14 @@ begin
     into keys, urls, generations
     from gc._objects_of_trash(c, places) as o;
     ids := gc._tombstones_at(urls, generations);
-    -- Waits for a claim, and keeps later ones away. What is gone then was taken back, or confirmed.
-    perform from gc.tombstones as d where d.id = any (ids) for key share;
-    select o.key, case when t.id is null then 'gone' else 'being deleted' end into lost, state
+    perform gc._refuse_without_object(c.name, o.key,
+        case when t.id is null then 'gone' else 'being deleted' end)
     from unnest(keys, urls) as o(key, url)
     left join (
         select d.* from gc.tombstones as d where d.id = any (ids)
     ) as t on t.url = o.url
     where t.worker is not null and t.due_at > clock_timestamp()
-        or t.id is null and not gc._has_live_row(o.url)
-    limit 1;
-    if found then
-        raise 'the object of row % of "%" is %', lost, c.name, state
-            using errcode = 'ZG010',
-                detail = 'A row does not come back without its object.',
-                hint = 'Write the object again, and insert the row then: see gc.begin_upload.';
-    end if;
+        or t.id is null and not gc._has_live_row(o.url);
     if gc._strict_uploads() then
         insert into gc.holds (collection, key, url, reason, held_until)
         select c.name, o.key, o.url, 'restore', clock_timestamp() + interval '1 hour'
@@ -699,7 +707,29 @@ end;
 $$;
 
 comment on function gc._require_objects(gc.collections, tid[]) is
-    'Locks the tombstones of kept rows; raises ZG010 for an object that is gone or is going.';
+    'Raises ZG010 for kept rows whose object is gone or is going.';
+
+
+-- The insert was admitted: from there on no claim gets the object. But one may have had it between
+-- the look and the insert, and whoever has announced to write it again need not have done so.
+create function gc._require_objects_still(c gc.collections, places tid[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._refuse_without_object(c.name, o.key, 'gone')
+    from gc._objects_of_trash(c, places) as o
+    join gc.deleted_objects as d on d.url = o.url
+        and coalesce(d.generation = o.generation, true)
+    where d.deleted_at > now();
+end;
+$$;
+
+comment on function gc._require_objects_still(gc.collections, tid[]) is
+    'Raises ZG010 for rows that were inserted again if their object was handed out since the '
+    'transaction began.';
 
 
 create function gc._columns_now(relation regclass, present text[])
@@ -747,8 +777,11 @@ create function gc._refuse_insert(
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform gc._raise_if_passing(state, message);
+    if state <> 'ZG001' then
+        perform gc._raise_if_passing(state, message);
+    end if;
     raise '%', case state
+            when 'ZG001' then format('the object of a row of %s is being deleted', relation)
             when '23505' then format('another row of %s is in the way', relation)
             when '23502' then format('the column "%s" of %s must have a value now', columned,
                 relation)
@@ -756,6 +789,7 @@ begin
         end
         using errcode = 'ZG010', detail = coalesce(nullif(detail, ''), message),
             hint = case state
+                when 'ZG001' then 'Write it again, and insert the row then: see gc.begin_upload.'
                 when '23505' then 'Delete or rename that one, and restore again.'
                 when '23502' then format('alter table %s alter column %I set default …;', relation,
                     columned)
@@ -907,6 +941,9 @@ begin
                 alike.places);
         end loop;
     end loop;
+    perform gc._require_objects_still(c, o.places)
+    from unnest(heaps) as o
+    join gc.collections as c on c.target = o.relation and c.url is not null;
     -- Those of this transaction: nobody ever commits one.
     delete from gc.holds as o where o.reason = 'restore';
     foreach h in array heaps loop

@@ -133,7 +133,7 @@ begin
     perform gc._grant_functions(role, array[
         'version', 'status', 'begin_listing', 'unfinished_listing', 'add_parts', 'open_parts',
         'note_part', 'end_listing', 'compare', 'absolve', 'differences', 'adopt_orphans', 'disown',
-        'claim', 'confirm', 'fail', 'release'
+        'claim', 'confirm', 'fail', 'release', 'compare_marker'
     ]);
     execute format('grant insert on gc.listed_objects to %s', role);
     execute format('grant select on gc.listings, gc.listing_parts, gc.discrepancies to %s', role);

@@ -142,16 +142,15 @@ comment on function gc._backoff(integer) is
 
 
 -- The caller's function names lock_timeout, so that what is set here ends with it.
-create function gc._limit_lock_waits()
+create function gc._limit_lock_waits(longest interval default null)
     returns void
     language sql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-    select set_config('lock_timeout',
-        (extract(epoch from s.lock_timeout) * 1000)::integer || 'ms', true)
-    from gc.settings as s
+    select set_config('lock_timeout', ceil(extract(epoch from
+        coalesce(longest, (select s.lock_timeout from gc.settings as s))) * 1000) || 'ms', true)
 $$;
 
-comment on function gc._limit_lock_waits() is
-    'Waits for a lock no longer than the setting lock_timeout says.';
+comment on function gc._limit_lock_waits(interval) is
+    'Waits for a lock no longer than that, or else than the setting lock_timeout says.';

@@ -116,6 +116,7 @@ begin
         'events', coalesce(track.events, '{}'), 'undo', track.undo,
         'finalizers', coalesce(track.finalizers, '{}'),
         'restored', coalesce(track.restored, '{}')));
+    perform gc._lock_collection(c.name);
     perform gc._refuse_restored(c, gc._restored_flaw(c));
     perform gc._define(c);
     perform gc._accept_losses(c.name);
@@ -157,6 +158,7 @@ declare
 begin
     perform gc._require_owner();
     perform gc._lock('track');
+    perform gc._lock_collection(c.name);
     perform gc._drop_unattached();
     if exists (select from pg_class as t where t.oid = c.target) then
         execute format('lock table %s in share mode', c.target);

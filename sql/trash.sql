@@ -382,30 +382,30 @@ comment on function gc._keeping_triggers(gc._shape) is
     'The triggers that keep rows which go; of each, "tables" are the settings of its function.';
 
 
-create function gc._make_keeping_triggers(c gc._shape)
-    returns name[]
+create function gc._make_keeping_functions(
+    c gc._shape, out made name[], out changes gc._table_change[]
+)
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
     t gc._trigger;
-    made name[] := array[]::name[];
 begin
     for t in select * from gc._keeping_triggers(c) loop
         made := made || gc._make_function(c, t.suffix, gc._keep_trigger_sql(c, t));
-        perform gc._attach((
+        changes := changes || gc._attachments((
             t.relation, t.suffix, t.timing,
             case when t.timing like 'after%' then 'referencing old table as old_rows' else '' end,
             t.columns, null, false, '', '', null
         )::gc._trigger, made[cardinality(made)]);
     end loop;
-    return made;
 end;
 $$;
 
-comment on function gc._make_keeping_triggers(gc._shape) is
-    'Makes the triggers that keep rows which go; returns the names of their functions.';
+comment on function gc._make_keeping_functions(gc._shape) is
+    'Makes the functions of triggers that keep rows which go; returns their names, and what '
+    'attaches them.';
 
 
 -- The oldest of each table, a batch of each, if the first is over: nothing waits behind a longer

@@ -340,21 +340,23 @@ comment on function gc._reference_triggers(gc._shape) is
     'The triggers on the tables that refer to a collection.';
 
 
+create type gc._table_change as (relation regclass, command text);
+
+comment on type gc._table_change is 'A statement that waits for those who write a table.';
+
+
 -- A statement aimed at a partition fires the partition's triggers only, one aimed at the table only
 -- the table's: both have them.
-create function gc._attach(t gc._trigger, function_name name)
-    returns void
-    language plpgsql
-    volatile
+create function gc._attachments(t gc._trigger, function_name name)
+    returns gc._table_change[]
+    language sql
+    stable
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    command text;
-begin
-    for command in
-        select format('create or replace trigger %I %s on %s %s for each statement %s'
+    select array(
+        select (p.part, format('create or replace trigger %I %s on %s %s for each statement %s'
             'execute function gc.%I()', n.name, t.timing, p.part, t.tables,
-            'when (' || t.fires_when || ') ', function_name)
+            'when (' || t.fires_when || ') ', function_name))::gc._table_change
         from gc._partitions(t.relation) as p(part)
         cross join gc._object_name('gc_', function_name) as n(name)
         where not exists (
@@ -362,14 +364,143 @@ begin
             join pg_proc as f on f.oid = o.tgfoid and f.proname = function_name
             where o.tgrelid = p.part and o.tgname = n.name
         )
+    )
+$$;
+
+comment on function gc._attachments(gc._trigger, name) is
+    'What creates a trigger on a table and its partitions, wherever it is missing or out of use.';
+
+
+-- Whoever has written a key without a lock has to be done before a review can count on locks.
+create function gc._await_mentions(referencing regclass)
+    returns gc._table_change
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (
+        referencing, format('lock table %s in share row exclusive mode', referencing)
+    )::gc._table_change
+$$;
+
+comment on function gc._await_mentions(regclass) is
+    'What waits for those who are writing a table, and keeps others out until the commit.';
+
+
+-- A lock_timeout is a wait, however short, and a deadlock may be looked for in it.
+create function gc._lock_at_once(relation regclass)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if has_table_privilege(relation, 'update, delete, truncate') and exists (
+        select from pg_class as c where c.oid = relation and c.relkind in ('r', 'p')
+    ) then
+        perform gc._run(
+            format('lock table only %s in share row exclusive mode nowait', relation));
+    end if;
+end;
+$$;
+
+comment on function gc._lock_at_once(regclass) is
+    'Keeps writers out of a table, or raises at once; but where the right to lock it lacks, it is '
+    'left to the next statement.';
+
+
+create function gc._wait_for_table(relation regclass, longest interval)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if longest <= '1 millisecond' then
+        perform gc._lock_at_once(relation);
+    end if;
+    perform gc._limit_lock_waits(case
+        when longest is null then '0' else greatest(longest, '1 millisecond') end);
+end;
+$$;
+
+comment on function gc._wait_for_table(regclass, interval) is
+    'Has the next statement wait no longer than that for a table, if at all; null: for ever.';
+
+
+-- Each change keeps writers out of its table until the commit. Who writes several tables may have
+-- one, and want another that we have: it must not wait for us while we wait for it. So the table
+-- that is waited for comes first, when we have none yet. The others must be had before those would
+-- look for a deadlock who came to wait behind us since; else everything is given back, and the one
+-- that was busy is waited for.
+create function gc._change_tables(changes gc._table_change[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    patience constant interval := current_setting('lock_timeout')::interval;
+    until constant timestamptz := clock_timestamp() + nullif(patience, '0');
+    soon constant interval := current_setting('deadlock_timeout')::interval / 2;
+    first_one regclass := (select min(u.relation::oid) from unnest(changes) as u);
+    begun_at timestamptz;
+    change record;
+begin
     loop
-        perform gc._run(command);
+        begun_at := clock_timestamp();
+        begin
+            for change in
+                select u.relation, u.command,
+                    row_number() over (partition by u.relation order by u.n) = 1 as is_first
+                from unnest(changes) with ordinality as u(relation, command, n)
+                order by is_first desc, u.relation <> first_one, u.relation, u.n
+            loop
+                if change.is_first then
+                    perform gc._wait_for_table(change.relation, least(until, case
+                        when change.relation <> first_one then begun_at + soon
+                    end) - clock_timestamp());
+                end if;
+                perform gc._run(change.command);
+            end loop;
+            perform gc._limit_lock_waits(patience);
+            return;
+        exception
+            when lock_not_available then
+                if clock_timestamp() >= until then
+                    raise;
+                end if;
+                first_one := change.relation;
+        end;
     end loop;
 end;
 $$;
 
-comment on function gc._attach(gc._trigger, name) is
-    'Creates a trigger on a table and its partitions, wherever it is missing or out of use.';
+comment on function gc._change_tables(gc._table_change[]) is
+    'Makes changes that keep writers out of tables, and lets no writer run into a deadlock; waits '
+    'as long as lock_timeout says.';
+
+
+-- Whoever keeps writers out of a table waits for none of them: one could be waiting for the table,
+-- and PostgreSQL would end his statement as one that is in a deadlock.
+create function gc._wait_for_no_writer()
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (
+        select from pg_locks as l
+        where l.pid = pg_backend_pid() and l.mode = 'ShareRowExclusiveLock' and l.granted
+    ) then
+        perform gc._limit_lock_waits('1 millisecond');
+    end if;
+end;
+$$;
+
+comment on function gc._wait_for_no_writer() is
+    'After code was made again: the rest of a review waits for no lock if it keeps writers out.';
 
 
 create function gc._source(function name)
@@ -385,6 +516,7 @@ $$;
 comment on function gc._source(name) is 'The body of a generated function; null: it is not there.';
 
 
+-- The functions first: that locks no table.
 create function gc._make_triggers(c gc._shape)
     returns name[]
     language plpgsql
@@ -394,7 +526,9 @@ as $$
 declare
     t gc._trigger;
     made name[] := array[]::name[];
+    changes gc._table_change[] := array[]::gc._table_change[];
     before text;
+    keeping record;
 begin
     for t in
         select * from gc._own_triggers(c) union all select * from gc._reference_triggers(c)
@@ -404,16 +538,18 @@ begin
             when t.timing like 'before%' then gc._truncate_trigger_sql(c, t)
             else gc._trigger_sql(c, t)
         end);
-        perform gc._attach(t, made[cardinality(made)]);
+        changes := changes || gc._attachments(t, made[cardinality(made)]);
         -- Who wrote a mention as the old code was may have locked nothing.
         if before <> gc._source(made[cardinality(made)]) and exists (
             select from unnest(c.refs) as r
             where r.referencing = t.relation and gc._is_mention(r)
         ) then
-            perform gc._await_mentions(t.relation);
+            changes := changes || gc._await_mentions(t.relation);
         end if;
     end loop;
-    return made || gc._make_keeping_triggers(c);
+    keeping := gc._make_keeping_functions(c);
+    perform gc._change_tables(changes || keeping.changes);
+    return made || keeping.made;
 end;
 $$;
 

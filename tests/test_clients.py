@@ -101,6 +101,25 @@ def test_skopeo_mounts_what_another_repository_has(
     assert skopeo_pull(server, "mount/target:v1", tmp_path / "back") == contents(pushed), PULLED
 
 
+def test_a_pull_is_noted_but_not_a_look_nor_that_of_a_scanner(
+    server: Served, tmp_path: Path
+) -> None:
+    for tag in ("pulled", "seen", "scanned"):
+        server.client().push("pulls/app", image([(tag, 1_000)]), tag)
+    with server.connect() as conn:
+        execute(conn, "insert into registry.scanners (client) values ('skopeo/**')")
+        skopeo_pull(server, "pulls/app:scanned", tmp_path / "scanned")
+        server.client().ask("HEAD", "/v2/pulls/app/manifests/seen")
+        server.client().pull("pulls/app", "pulled")
+        noted = "select p.name from registry.pulls as p join registry.repositories as r " \
+                "on r.id = p.repository_id where r.path = 'pulls/app'"
+        wait_until(lambda: rows(conn, noted) == [("pulled",)], "the pull to be noted")
+        execute(conn, "delete from registry.scanners")
+        skopeo_pull(server, "pulls/app:scanned", tmp_path / "again")
+        wait_until(lambda: sorted(rows(conn, noted)) == [("pulled",), ("scanned",)],
+                   "a pull that counts again")
+
+
 # buildah
 
 

@@ -511,6 +511,37 @@ def a_claim_where_the_marker_is_another_database_s(database: Database) -> Seen:
         return rows(conn, "select url from gc.claim('one', prefixes => '{file:///store/}')")
 
 
+def write_marker(conn: Connection) -> None:
+    """What a runner does that finds none. An object is due."""
+    ask = "select body from gc.compare_marker('one', 'file:///store/', %s, %s, %s)"
+    execute(conn, "insert into app.file values (1); delete from app.file")
+    rows(conn, ask, None, None, None)
+    ((body,),) = rows(conn, ask, "read", None, None)
+    rows(conn, ask, "wrote", body, "1")
+
+
+def a_claim_in_a_copy_of_the_disk(database: Database) -> Seen:
+    with database.connect() as conn:
+        write_marker(conn)
+        execute(conn, "update gc.markers set server_start = '2000-01-01'")
+        return rows(conn, "select url from gc.claim('one', prefixes => '{file:///store/}')")
+
+
+def a_claim_with_a_lease_for_which_no_copy_watches(database: Database) -> Seen:
+    with database.connect() as conn:
+        write_marker(conn)
+        return rows(conn, "select url from gc.claim('one', 1, '1 day', '{file:///store/}')")
+
+
+def a_quarantine_in_a_bucket_that_was_not_looked_at(database: Database) -> Seen:
+    with database.connect() as conn:
+        write_marker(conn)
+        execute(conn, "update gc.markers set checked_at = '2000-01-01'; "
+                "update gc.tombstones set finalizers = '{blobgc.quarantine}'")
+        return rows(conn, "select url from gc.claim('one', prefixes => '{file:///store/}', "
+                    "finalizer => 'blobgc.quarantine')")
+
+
 def a_move_of_a_runner_that_was_killed_before_it_said_so(database: Database) -> Seen:
     """Its successor reads what it has written."""
     ask = "select action, body from gc.compare_marker(%s, 's3://b/', %s, %s, %s)"
@@ -839,6 +870,33 @@ MUTATIONS = [
         new="    if false then\n",
         times=1,
         check=a_claim_where_the_marker_is_another_database_s,
+        right=[],
+        wrong=[("file:///store/1",)],
+    ),
+    Mutation(
+        "what was compared before the server was started again counts",
+        old="coalesce(m.problem is null and gc._is_same_server(m)\n",
+        new="coalesce(m.problem is null\n",
+        times=1,
+        check=a_claim_in_a_copy_of_the_disk,
+        right=[],
+        wrong=[("file:///store/1",)],
+    ),
+    Mutation(
+        "a lease may be longer than a copy watches",
+        old="    perform gc._note_lease(lease);\n",
+        new="",
+        times=1,
+        check=a_claim_with_a_lease_for_which_no_copy_watches,
+        right=[],
+        wrong=[("file:///store/1",)],
+    ),
+    Mutation(
+        "a quarantine does not ask whose bucket it is",
+        old="finalizer not in ('storage', 'blobgc.quarantine')",
+        new="finalizer <> 'storage'",
+        times=1,
+        check=a_quarantine_in_a_bucket_that_was_not_looked_at,
         right=[],
         wrong=[("file:///store/1",)],
     ),

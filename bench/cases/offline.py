@@ -122,7 +122,7 @@ def collect_with_blobgc(store: Path) -> float:
     begin = time.perf_counter()
     runner = subprocess.Popen(
         [sys.executable, ROOT / "runner.py", "run", "--dsn", f"dbname={AT_WORK}",
-         "--store", f"file://{store}/"], stderr=subprocess.DEVNULL)
+         "--store", f"file://{store}/", "--pace", "1"], stderr=subprocess.DEVNULL)
     try:
         with connect(AT_WORK) as db:
             while db.execute(IS_ANYTHING_LEFT).fetchone() == (True,):
@@ -273,11 +273,11 @@ def collection(scale: Scale) -> Iterator[Comparison]:
 
     One side is `docker-registry garbage-collect --delete-untagged`. It reads all manifests and, for
     each one, every tag of its repository: hence one repository and many. The registry has to be
-    read-only or stopped meanwhile. The other is the runner, from the start of Python until nothing
-    is left: it reviews what the deleted tags left, and also all manifests and blobs for the first
-    time, as it does a day after a push, and deletes the files. Other delays are zero. Both must
-    leave exactly the same blobs, each time. docker-registry also deletes the files of manifests; to
-    blobgc these are rows.
+    read-only or stopped meanwhile. The other is the runner at full speed, from the start of Python
+    until nothing is left: it reviews what the deleted tags left, and also all manifests and blobs
+    for the first time, as it does a day after a push, and deletes the files. Other delays are zero.
+    Both must leave exactly the same blobs, each time. docker-registry also deletes the files of
+    manifests; to blobgc these are rows.
 
     Then blobgc collects again while one client pushes new images, some with layers that are being
     collected. Its pushes a second are compared with those of two seconds without collecting. In the

@@ -131,14 +131,14 @@ def throughput(scale: Scale) -> Iterator[Comparison]:
     What is pulled is compared with what was pushed. Client, server and database share the machine.
     """
     small = [image([("base", 5_000), (f"runtime {n % 10}", 5_000), (f"program {n}", 5_000)])
-             for n in range(scale.of(200, 40))]
-    big = [image([(f"big {n}", 32_000_000)]) for n in range(scale.of(12, 4))]
+             for n in range(scale.of(60, 20))]
+    big = [image([(f"big {n}", 32_000_000)]) for n in range(scale.of(6, 4))]
     try:
         for what, images, megabytes in (
                 ("small images", small, 0.015), ("images of 32 MB", big, 32)):
             with tempfile.TemporaryDirectory() as folder:
                 here = Path(folder)
-                found = alternate(scale.rounds, {
+                found = alternate(3, {
                     "docker": lambda: by_docker(here, images),  # noqa: B023
                     "blobgc": lambda: by_blobgc(here, images)})  # noqa: B023
             yield from compare(what, megabytes, **found)

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from blobgc import logs, show
+from blobgc import logs, markers, show
 from blobgc.database import Database
 from blobgc.errors import DIFFERS, FAILED, SUCCESS, Unusable, reason
 from blobgc.inventories import Inventory
@@ -34,6 +34,7 @@ WORDS = {
     "size": "rows whose object has another size",
     "orphan": "objects without a row (orphans)",
     "doubtful": "objects that may belong to a row of another spelling, and are left alone",
+    "foreign": "objects under the marker of another database, and are left alone",
     "elsewhere": "objects that no collection could have, and are left alone",
     "young": "objects without a row that are too young to tell",
 }
@@ -85,10 +86,14 @@ def reconcile(options: argparse.Namespace, store: Store) -> int:
     report = {"store": store.prefix, "listing": listing, "objects": row["objects"],
               "unnamed": lister.unnamed, "differences": found,
               "leftovers": leftovers(store, options.samples)}
+    worker = f"reconcile-{os.uname().nodename}-{os.getpid()}"
+    if options.quarantine:  # A runner asks before it deletes; here nobody else does.
+        markers.require(database, worker, store, markers.start(store))
     if options.adopt or options.quarantine:
         report["adopted"] = adopt(database, listing, options.quarantine)
     if options.quarantine:
-        report["quarantined"], report["failed"] = quarantine(database, store, options)
+        report["quarantined"], report["failed"] = quarantine(
+            database, store, worker, options.threads)
     if options.json:
         show.print_json(report)
     else:
@@ -168,12 +173,14 @@ def adopt(database: Database, listing: int, is_quarantine: bool) -> int:
         total += row["objects"]
 
 
-def quarantine(database: Database, store: Store, options: argparse.Namespace) -> tuple[int, int]:
+def quarantine(
+    database: Database, store: Store, worker: str, threads: int
+) -> tuple[int, int]:
     """Moves what was adopted for that. How many were moved, and how many could not be."""
-    worker = f"reconcile-{os.uname().nodename}-{os.getpid()}"
     moved = failed = 0
-    with ThreadPoolExecutor(options.threads) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         while True:
+            markers.require(database, worker, store, markers.NOTHING)
             rows = database.call(
                 "select id, url, generation, size from gc.claim(%s, 1000, %s, %s, %s)",
                 worker, f"{LEASE} seconds", [store.prefix], FINALIZER)

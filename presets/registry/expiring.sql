@@ -101,25 +101,45 @@ comment on function _mark_each(repositories[], integer) is
     'The same; where that raises, repository by repository, without those that raise.';
 
 
-create function _next_repositories(s retention_round)
+-- A group has about as many tags as a review can delete. What cannot be marked by one review is
+-- judged again by the next, so a group of all tags would be judged once for each batch of them.
+create function _next_repositories(s retention_round, most integer)
     returns repositories[]
-    language sql
+    language plpgsql
     stable
 as $$
-    select array(
-        select r from registry.repositories as r
-        where (r.namespace_id, r.id) > (s.namespace_id, s.repository_id) and r.state = 'active'
+declare
+    r registry.repositories;
+    found_ones registry.repositories[] := '{}';
+    tags bigint := 0;
+begin
+    for r in
+        select o.* from registry.repositories as o
+        where (o.namespace_id, o.id) > (s.namespace_id, s.repository_id) and o.state = 'active'
             and exists (
-                select from registry.retention as o
-                where o.action = 'delete' and o.enabled and r.path ~ o.repository_regexp
+                select from registry.retention as d
+                where d.action = 'delete' and d.enabled and o.path ~ d.repository_regexp
             )
-        order by r.namespace_id, r.id
+        order by o.namespace_id, o.id
         limit 100
-    )
+    loop
+        found_ones := found_ones || r;
+        tags := tags + (
+            select count(*) from (
+                select from registry.tags as t
+                where (t.namespace_id, t.repository_id) = (r.namespace_id, r.id)
+                limit most
+            ) as t
+        );
+        exit when tags >= most;
+    end loop;
+    return found_ones;
+end;
 $$;
 
-comment on function _next_repositories(retention_round) is
-    'The next group of repositories of a round in which a rule may delete something.';
+comment on function _next_repositories(retention_round, integer) is
+    'The next group of repositories of a round in which a rule may delete something: as many as '
+    'have so many tags together, and at least one.';
 
 
 create function _take_back(s retention_round)
@@ -173,7 +193,7 @@ begin
     perform registry._take_back(s) where cardinality(s.marked_repositories) > 0;
     select '{}', '{}' into s.marked_namespaces, s.marked_repositories;
     while s.due_at <= clock_timestamp() and room > 0 and clock_timestamp() < until loop
-        scope := registry._next_repositories(s);
+        scope := registry._next_repositories(s, batch);
         if cardinality(scope) = 0 then
             select clock_timestamp() + interval '1 hour', 0, 0
             into s.due_at, s.namespace_id, s.repository_id;

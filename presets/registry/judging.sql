@@ -1,5 +1,7 @@
 -- Judging: what the rules say of each tag. The bodies are resolved when they are created and become
--- part of the caller's plan, which therefore knows how many tags there are.
+-- part of the caller's plan, which therefore knows how many tags there are. Where it does not, as
+-- nobody can know what a pattern matches, it must not matter: everything is looked up by an index,
+-- or in one value, or joined in a way that cannot be a nested loop.
 
 -- cosign writes what a tag is about into its name: sha256-….sig
 create function _subject_of(name text, subject_digest bytea)
@@ -16,45 +18,74 @@ comment on function _subject_of(text, bytea) is
 
 create function _tag_facts(scope repositories[])
     returns table (
-        namespace_id bigint, repository_id bigint, path text, name text, manifest_id bigint,
-        digest bytea, pushed_at timestamptz, pulled_at timestamptz, is_about boolean,
-        has_subject boolean, holder text
+        n bigint, place bigint, namespace_id bigint, repository_id bigint, path text, name text,
+        manifest_id bigint, digest bytea, pushed_at timestamptz, pulled_at timestamptz,
+        is_about boolean, has_subject boolean, holder text
     )
     language sql
     stable
 begin atomic
     with held as materialized (
-        select p.collection, p.key, min(p.holder) as holder from gc.pins as p
+        select jsonb_object_agg(p.collection || p.key, p.holder order by p.holder desc) as holders
+        from gc.pins as p
         where p.collection in ('tag', 'manifest') and p.until > clock_timestamp()
-        group by p.collection, p.key
     )
-    select t.namespace_id, t.repository_id, r.path, t.name, t.manifest_id, m.digest, t.updated_at,
-        greatest(t.updated_at, p.pulled_at), _subject_of(t.name, m.subject_digest) is not null,
-        o.id is not null, coalesce(g.holder, h.holder)
-    from unnest(scope) as r
+    select row_number() over (), r.place, t.namespace_id, t.repository_id, r.path, t.name,
+        t.manifest_id, m.digest, t.updated_at, greatest(t.updated_at, p.pulled_at),
+        a.digest is not null, a.digest is not null and exists (
+            select from manifests as o
+            where (o.namespace_id, o.repository_id, o.digest)
+                = (t.namespace_id, t.repository_id, a.digest)
+        ), coalesce(
+            (select h.holders from held as h)
+                ->> concat('manifest(', t.namespace_id, ',', t.repository_id, ',', m.id, ')'),
+            (select h.holders from held as h)
+                ->> concat('tag(', t.namespace_id, ',', t.repository_id, ',', t.name, ')')
+        )
+    from unnest(scope) with ordinality as r(namespace_id, id, path, state, created_at, place)
     join tags as t on (t.namespace_id, t.repository_id) = (r.namespace_id, r.id)
     join manifests as m on (m.namespace_id, m.repository_id, m.id)
         = (t.namespace_id, t.repository_id, t.manifest_id)
     left join pulls as p on (p.namespace_id, p.repository_id, p.name)
         = (t.namespace_id, t.repository_id, t.name)
-    left join manifests as o on (o.namespace_id, o.repository_id, o.digest)
-        = (t.namespace_id, t.repository_id, _subject_of(t.name, m.subject_digest))
-    left join held as g on g.collection = 'manifest'
-        and g.key = '(' || t.namespace_id || ',' || t.repository_id || ',' || t.manifest_id || ')'
-    left join held as h on h.collection = 'tag'
-        and h.key = '(' || t.namespace_id || ',' || t.repository_id || ',' || t.name || ')';
+    cross join lateral (select _subject_of(t.name, m.subject_digest)) as a(digest);
 end;
 
 comment on function _tag_facts(repositories[]) is
-    'All that rules ask about the tags of these repositories.';
+    'All that rules ask about the tags of these repositories; a number for each, and the place of '
+    'its repository among these.';
+
+
+-- A name is compared with a pattern once for a repository, not once for each of its tags.
+create function _rules(scope repositories[])
+    returns table (
+        id bigint, action text, newest integer, within interval, by text, tags text,
+        tag_regexp text, is_for boolean[]
+    )
+    language sql
+    stable
+begin atomic
+    select r.id, r.action, r.newest, r.within, r.by, r.tags, r.tag_regexp, array(
+            select s.path ~ r.repository_regexp
+            from unnest(scope) with ordinality as s(namespace_id, id, path, state, since, place)
+            order by s.place
+        )
+    from retention as r
+    where r.enabled and r.action in ('keep', 'delete', 'immutable');
+end;
+
+comment on function _rules(repositories[]) is
+    'The rules about tags, and for which of these repositories each is, by their places.';
 
 
 -- Rule by rule, each over all tags: PostgreSQL remembers only a few regular expressions at a time.
--- What is about another manifest takes no place among the newest.
+-- What is about another manifest takes no place among the newest. Null: a rule does not ask that.
+-- Every opinion is about a tag of these; a full join is never a nested loop.
 create function _opinions(scope repositories[], at timestamptz)
     returns table (
-        namespace_id bigint, repository_id bigint, name text, fixed_by bigint, kept_by bigint,
-        deleted_by bigint
+        namespace_id bigint, repository_id bigint, path text, name text, manifest_id bigint,
+        digest bytea, pushed_at timestamptz, pulled_at timestamptz, has_subject boolean,
+        holder text, fixed_by bigint, kept_by bigint, deleted_by bigint
     )
     language sql
     stable
@@ -63,34 +94,34 @@ begin atomic
         select * from _tag_facts(scope)
     ),
     matched as (
-        select f.namespace_id, f.repository_id, f.name, r.id as rule, r.action,
-            r.newest is null or not f.is_about and r.newest >= row_number() over (
-                partition by r.id, f.namespace_id, f.repository_id, f.is_about
-                order by f.counted_at desc, f.name
-            ) as is_newest,
-            r.within is null or f.counted_at > at - r.within as is_recent,
-            r.newest is null as any_number, r.within is null as any_time
-        from retention as r
+        select f.n, r.id as rule, r.action, f.counted_at > at - r.within as is_recent,
+            case when r.newest is not null then not f.is_about and r.newest >= row_number() over (
+                partition by r.id, f.place, f.is_about order by f.counted_at desc, f.name
+            ) end as is_newest
+        from _rules(scope) as r
         cross join lateral (
             select f.*, case r.by when 'pulled' then f.pulled_at else f.pushed_at end as counted_at
             from facts as f
-            where (r.repositories = '**' or f.path ~ r.repository_regexp)
-                and (r.tags = '**' or f.name ~ r.tag_regexp)
+            where r.is_for[f.place] and (r.tags = '**' or f.name ~ r.tag_regexp)
             offset 0
         ) as f
-        where r.enabled and r.action in ('keep', 'delete', 'immutable')
+    ),
+    opinions as (
+        select m.n, min(m.rule) filter (where m.action = 'immutable') as fixed_by,
+            min(m.rule) filter (where m.action = 'keep'
+                and m.is_newest is not false and m.is_recent is not false) as kept_by,
+            min(m.rule) filter (where m.action = 'delete'
+                and m.is_newest is not true and m.is_recent is not true) as deleted_by
+        from matched as m
+        group by m.n
     )
-    select m.namespace_id, m.repository_id, m.name,
-        min(m.rule) filter (where m.action = 'immutable'),
-        min(m.rule) filter (where m.action = 'keep' and m.is_newest and m.is_recent),
-        min(m.rule) filter (where m.action = 'delete' and (m.any_number or not m.is_newest)
-            and (m.any_time or not m.is_recent))
-    from matched as m
-    group by m.namespace_id, m.repository_id, m.name;
+    select f.namespace_id, f.repository_id, f.path, f.name, f.manifest_id, f.digest, f.pushed_at,
+        f.pulled_at, f.has_subject, f.holder, o.fixed_by, o.kept_by, o.deleted_by
+    from facts as f full join opinions as o on o.n = f.n;
 end;
 
 comment on function _opinions(repositories[], timestamptz) is
-    'Of each tag that a rule is for, the first rule that makes it immutable, keeps or deletes it.';
+    'Each tag with the first rule that makes it immutable, keeps or deletes it.';
 
 
 create type _verdict as (
@@ -107,15 +138,13 @@ create function _judge(scope repositories[], at timestamptz)
     language sql
     stable
 begin atomic
-    select f.namespace_id, f.repository_id, f.path, f.name, f.manifest_id, f.digest, f.pushed_at,
-        f.pulled_at, j.is_kept, j.rule, j.reason
-    from _tag_facts(scope) as f
-    left join _opinions(scope, at) as o on (o.namespace_id, o.repository_id, o.name)
-        = (f.namespace_id, f.repository_id, f.name)
+    select o.namespace_id, o.repository_id, o.path, o.name, o.manifest_id, o.digest, o.pushed_at,
+        o.pulled_at, j.is_kept, j.rule, j.reason
+    from _opinions(scope, at) as o
     cross join lateral (
-        select true, null::bigint, 'pinned by ' || f.holder where f.holder is not null
+        select true, null::bigint, 'pinned by ' || o.holder where o.holder is not null
         union all
-        select true, null, 'its subject is there' where f.has_subject
+        select true, null, 'its subject is there' where o.has_subject
         union all
         select true, o.fixed_by, 'immutable' where o.fixed_by is not null
         union all

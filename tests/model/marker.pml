@@ -15,7 +15,6 @@
  *   NO_COPY
  * DOWN: the original's workers may be down, or silent, for as long as a copy watches the marker.
  * What is asked: the copy never deletes; with EXCLUSIVE, never do both databases hold that they may.
- * IN_TIME: what a worker says of a marker counts only if it was told to read or write it a moment ago.
  * What is broken on purpose is said where it is: #ifdef WITHOUT_… and UNCONDITIONAL.
  */
 
@@ -32,7 +31,7 @@ typedef Database {
     byte lost_tokens;           /* moves of which nobody knows whether they were done */
     bool checked;               /* checked_at is less than a minute ago */
     bool was_moved;             /* moved_at is less than two seconds ago */
-    bool next_in_time;          /* next_since is a moment ago; asked for with IN_TIME only */
+    bool next_in_time;          /* next_since is a moment ago */
     bool started_again;         /* server_start is not this server's */
     byte watched;               /* the marker that is being watched; 0: none */
 };
@@ -61,7 +60,8 @@ bool killed[3];
 #define WATCH_MAY_END (mine == ORIGINAL)
 #endif
 
-#ifdef IN_TIME
+/* gc._go_if_fresh: what a worker says of a marker counts only if it was told to read or write it a moment ago. */
+#ifndef WITHOUT_FRESHNESS
 #define ASKED       true
 #define TOO_LATE    (!D.next_in_time)
 #else

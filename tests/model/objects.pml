@@ -22,7 +22,6 @@
  *   ONE_AT_A_TIME nobody begins an upload of the object before the row of another is committed
  *   NEWER_WINS    a row's generation is never replaced by an older one
  *   IF_ABSENT     an object is written only where there is none; else the row names the one that is there
- * REMEMBERED_AT_CLAIM: gc.deleted_objects has what was leased, not only what was confirmed.
  * What goes wrong, any of:
  *   LATE_DELETE   a delete reaches the store after the lease
  *   HOLD_ENDS     an upload takes longer than its hold
@@ -81,7 +80,7 @@ Tombstone tombstones[TOMBSTONES];
 
 bool slot[2], hold[2];          /* of each writer's upload */
 bool has_xid[2];                /* its transaction has written something */
-byte gone_since[2];             /* gc.deleted_objects: generations confirmed since its transaction began */
+byte gone_since[2];             /* gc.deleted_objects: generations leased or confirmed since its transaction began */
 bool lease[PROCESSES];          /* a worker's, as its clock and the database's tell it */
 byte objects = BIT(1);          /* the generations in the store */
 byte generations = 1;           /* how many there were */
@@ -479,7 +478,8 @@ inline gc_claim() {
     /* The commit. */
     atomic {
         tombstones[t].locked_by = NOBODY; tombstones[t].worker = me; lease[me] = true; in_transaction[me] = false;
-#ifdef REMEMBERED_AT_CLAIM
+#ifndef WITHOUT_REMEMBERING
+        /* gc._remember: nobody knows what a worker has done whose lease runs out without a word. */
         gone_since[0] = gone_since[0] | (in_transaction[0] -> BIT(GENERATION_OF(t)) : 0);
         gone_since[1] = gone_since[1] | (in_transaction[1] -> BIT(GENERATION_OF(t)) : 0);
 #endif

@@ -1,7 +1,7 @@
 -- Markers: a bucket knows its database, and a copy of the database deletes nothing.
 begin;
 set local client_min_messages = error;
-select plan(96);
+select plan(122);
 
 create schema app;
 create table app.file (id integer primary key);
@@ -152,7 +152,7 @@ select is((
     where s.address = 's3://bucket/a/.blobgc'
 ), 'read', 'what it has written counts from then: it has to look again');
 select is(pg_temp.claimed(), 0::bigint, 'and is handed nothing before');
-select is(pg_temp.compared('w'), 'read go', 'then it goes on');
+select is(pg_temp.compared('w'), 'write go', 'then it moves it again: a copy may have watched since');
 -- A write that comes late, when its successor has looked and before that writes.
 select is(pg_temp.prepare('dead'), 'write', 'another is slow');
 select pg_temp.later('16 seconds') \g /dev/null
@@ -288,6 +288,81 @@ select pg_temp.later() \g /dev/null
 select is(pg_temp.compared('w', 's3://bucket/'), 'read write go', 'and goes on');
 select throws_ok($$update gc.settings set failover = 'maybe'$$, '23514', null,
     'there is no third way');
+
+-- A copy of the disk watches for longer than anybody has had a lease.
+create function pg_temp.leased(lease interval) returns bigint language sql as $$
+    select count(*) from gc.claim('w', 1, lease, '{s3://bucket/}')
+$$;
+select is(pg_temp.leased('5 minutes'), 1::bigint, 'a lease as ever is given');
+select is(pg_temp.leased('1 hour'), 0::bigint, 'one that is longer than any before is not');
+select is(pg_temp.compared('w', 's3://bucket/'), 'write go',
+    'first the marker is moved, so that copies fall behind that were made before');
+select is(pg_temp.leased('1 hour'), 1::bigint, 'then it is given');
+select is(pg_temp.leased('1 hour'), 1::bigint, 'and from then on');
+select pg_temp.later('3 seconds') \g /dev/null
+truncate under_way;
+insert into under_way select pg_temp.ask('w', prefix => 's3://bucket/');
+select is(pg_temp.leased('2 hours'), 0::bigint, 'the same while a move is under way');
+select is(pg_temp.carry_out(), 'wrote', 'which is carried out');
+select is((
+    select (pg_temp.ask('w', 'wrote', s.content, s.tag, 's3://bucket/')).action from store as s
+    where s.address = 's3://bucket/.blobgc'
+), 'read', 'but does not count: a copy may know it');
+select is(pg_temp.leased('2 hours'), 0::bigint, 'so the lease is not given');
+select is(pg_temp.compared('w', 's3://bucket/'), 'write go', 'before the next move');
+select is(pg_temp.leased('2 hours'), 1::bigint, 'but then');
+update gc.markers set server_start = '2000-01-01';
+select is(pg_temp.leased('5 minutes'), 0::bigint,
+    'what was compared before the server was started again counts for nothing');
+select is(pg_temp.compared('w', 's3://bucket/'), 'read stop', 'it watches');
+select pg_temp.later('122 minutes') \g /dev/null
+select is(pg_temp.compared('w', 's3://bucket/'), 'read stop',
+    'for as long as a lease, and three times the longest sleep');
+select pg_temp.later('2 minutes') \g /dev/null
+select is(pg_temp.compared('w', 's3://bucket/'), 'read write go', 'and then goes on');
+update gc.settings set failover = 'trusted';
+update gc.markers set place = place || '{"timeline": "0000000F"}';
+select is(pg_temp.leased('5 minutes'), 0::bigint, 'nor does what a primary has compared');
+update gc.markers set place = gc._place(), server_start = pg_postmaster_start_time(), problem = null;
+update gc.settings set failover = 'ask';
+
+-- Who claims nothing is told to ask again.
+update gc.settings set max_sleep = '20 seconds';
+select is((pg_temp.ask('w', 'start', prefix => 's3://elsewhere/')).seconds, null, 'a runner starts');
+select pg_temp.later('16 seconds') \g /dev/null
+select is(pg_temp.compared('w', 's3://elsewhere/'), 'read write go', 'and moves the marker');
+select results_eq($$select a.action, a.seconds from pg_temp.ask('w', prefix => 's3://elsewhere/') as a$$,
+    $$values ('idle', 10::double precision)$$, 'it is told when to ask again at the latest');
+
+-- A quarantine moves objects, so it asks as well.
+insert into gc.tombstones (collection, key, url, due_at, wait_for, finalizers)
+values ('file', 'q', 's3://bucket/q', now() - interval '1 day', '0', '{blobgc.quarantine}');
+create function pg_temp.quarantined() returns bigint language sql as $$
+    select count(*) from gc.claim('w', 1, prefixes => '{s3://bucket/}',
+        finalizer => 'blobgc.quarantine')
+$$;
+select pg_temp.later() \g /dev/null
+select is(pg_temp.quarantined(), 0::bigint, 'nothing is moved before the marker is compared');
+select pg_temp.compared('w', 's3://bucket/') \g /dev/null
+select is(pg_temp.quarantined(), 1::bigint, 'but then');
+
+-- Prefixes of two databases, one of which contains the other.
+create function pg_temp.above(prefix text, marker jsonb) returns text language sql as $$
+    select (pg_temp.ask('w', 'start', jsonb_build_object('s3://outer/.blobgc', marker::text)::text,
+        prefix => prefix)).action || ' ' || (pg_temp.ask('w', 'read', null, prefix => prefix)).action
+$$;
+select is(pg_temp.above('s3://outer/inner/', '{"token": "11111111-1111-1111-1111-111111111111",
+    "identity": "11111111-1111-1111-1111-111111111111", "database": "x"}'), 'read stop',
+    'a runner that finds the marker of another database above its prefix stops');
+select is((select problem from gc.markers where prefix = 's3://outer/inner/'), 'a wider prefix has '
+    'the marker of another database: s3://outer/.blobgc of "x", identity '
+    '11111111-1111-1111-1111-111111111111', 'and says why');
+select gc.adopt('s3://outer/inner/', 'we know') \g /dev/null
+select is(pg_temp.compared('w', 's3://outer/inner/'), 'read write go', 'unless that was adopted');
+select is(pg_temp.above('s3://new/', '"no marker"'), 'read write', 'other files are no markers');
+select is(pg_temp.above('s3://newer/', (select jsonb_build_object('identity', identity,
+    'token', gen_random_uuid()) from gc.markers where prefix = 's3://bucket/')), 'read write',
+    'and markers of this database are no obstacle');
 
 -- Durability: what cannot be seen cannot be waited for.
 select throws_ok($$update gc.settings set durable_on = '{archive}'$$, '55000',

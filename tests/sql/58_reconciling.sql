@@ -71,12 +71,15 @@ select throws_ok($$select gc.begin_listing('s3://b', now())$$, '23514', null,
     'a prefix ends with a slash');
 
 
--- What differs.
+-- What differs. One marker is ours, and one is not.
+insert into gc.markers (prefix, place, token) values ('s3://b/files/', '{}', gen_random_uuid());
 select pg_temp.compare(pg_temp.list('files/same', 'files/orphan', 'files/a/b', 'pictures/shared',
     'pictures/orphan', 'elsewhere/x', '.blobgc', 'files/.blobgc', 'files/.blobgc-quarantine/x',
-    'files/..', 'files/x/')) \g /dev/null
+    'files/..', 'files/x/', 'files/theirs/.blobgc', 'files/theirs/x', 'files/theirs/deep/y'))
+\g /dev/null
 select results_eq('select * from pg_temp.found()', array[
     'doubtful files/..', 'doubtful files/a/b', 'doubtful files/x/', 'elsewhere elsewhere/x',
+    'foreign files/theirs/deep/y', 'foreign files/theirs/x',
     'missing files/a//b', 'missing files/missing', 'missing files/other size',
     'orphan files/orphan', 'orphan pictures/orphan'
 ], 'objects without a row, and rows without an object');
@@ -84,6 +87,7 @@ update gc.listed_objects set size = 7 where url = 's3://b/files/same';
 update gc.listed_objects set written_at = '2026-01-08 00:00:01+00' where url like '%orphan';
 update gc.listed_objects set written_at = null where url = 's3://b/pictures/orphan';
 select gc.compare(max(id)) from gc.listings \g /dev/null
+delete from gc.markers;
 select is((select string_agg(url, ' ' order by url) from gc.discrepancies where kind = 'young'),
     's3://b/files/orphan s3://b/pictures/orphan',
     'what is younger than the grace, or of an unknown age, is no orphan');
@@ -93,7 +97,7 @@ select is((select gc.absolve(max(id), '{s3://b/files/missing, s3://b/files/other
     from gc.listings), 1::bigint, 'a row whose object was found is in order');
 select is((select format('%s %s', kind, listed_size) from gc.discrepancies
     where url = 's3://b/files/other size'), 'size 2', 'and one whose object has another size is not');
-select is((select sum(number) from gc.differences((select max(id) from gc.listings))), 9::numeric,
+select is((select sum(number) from gc.differences((select max(id) from gc.listings))), 11::numeric,
     'they are counted');
 
 

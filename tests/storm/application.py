@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FILES = range(1, 17)  # Keys,
 PATHS = range(12)  # and objects that rows share.
 PICTURES = range(1, 7)
+PAID = 100  # From here on: keys of one client, under which objects get a row that have none;
+OWN = 200  # and others of one client.
 LEVELS = ["read committed"] * 6 + ["repeatable read", "serializable"]
 
 
@@ -118,8 +120,9 @@ class User(Client):
     to a file, moves, and clears."""
 
     weights = {
-        "upload": 14, "insert_first": 10, "copy": 6, "copy_and_delete": 24, "replace": 4,
-        "refer": 20, "clear": 34, "refer_in_two_phases": 4, "delete": 8, "thumbnail": 2,
+        "upload": 14, "insert_first": 10, "copy": 6, "copy_and_delete": 8, "copy_own": 12,
+        "replace": 4, "refer": 20, "clear": 24, "move": 24, "refer_in_two_phases": 4, "delete": 8,
+        "thumbnail": 2,
         "check_any": 12,
         "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 4,
         "pin": 2, "pause": 1, "declare": 1, "alter": 1, "ask": 1,
@@ -141,7 +144,8 @@ class User(Client):
             if name.startswith(f"client {self.number} "):
                 how = self.chance.choice(["commit", "rollback"])
                 conn.execute(f"{how} prepared '{name}'".encode())
-        conn.execute("delete from app.draft where id = %s", [self.number])
+        conn.execute("delete from app.draft where id = any (%s)",
+                     [[self.number, OWN + self.number]])
 
     def url(self, path: object) -> str:
         return f"{self.world.store}files/{path}"
@@ -202,6 +206,25 @@ class User(Client):
                 self.execute(f"delete from {KINDS[name].table} where id = %s", self.slot(name))
             self.oracle.count("clear")
 
+    def move(self) -> None:
+        """What one of our references refers to gets another one, of another kind, a moment after
+        the first has gone: the file is being reviewed by then."""
+        mine = [(name, file) for name, told in self.told.items() for file in told.values
+                if name in KINDS and len(told.values) == 1 and isinstance(file, int)
+                and file != PAID + self.number]
+        if not mine:
+            return
+        name, file = self.chance.choice(mine)
+        with self.telling(name, None):
+            self.execute(f"delete from {KINDS[str(name)].table} where id = %s",
+                         self.slot(str(name)))
+        if self.chance.random() < 0.5:
+            time.sleep(self.chance.uniform(0, 0.04))
+        other = self.kind()
+        with self.telling(other, file), self.transaction(self.any_level()):
+            self.put_reference(other, file)
+        self.oracle.count("move")
+
     def check_any(self) -> None:
         if self.told:
             self.check(self.chance.choice([*self.told]))
@@ -261,7 +284,7 @@ class User(Client):
         if path.startswith("pictures/"):
             self.upload_this_picture(int(path.removeprefix("pictures/")))
             return
-        file = 100 + self.number
+        file = PAID + self.number
         if self.rows("select from app.file where id = %s", file):
             self.told.pop("cascade", None)
             with self.oracle.taking(("file", file)), self.transaction():
@@ -313,7 +336,8 @@ class User(Client):
     def copy_and_delete(self) -> None:
         """A row gets the object of another, and another session deletes that one meanwhile. The
         copy is inserted before the delete, or a while after it."""
-        alone = self.rows("select min(id), path from app.file group by path having count(*) = 1")
+        alone = self.rows("select min(id), path from app.file group by path "
+                          "having count(*) = 1 and min(id) < %s", PAID)
         if not alone:
             return
         original, path = self.chance.choice(alone)
@@ -330,6 +354,36 @@ class User(Client):
                 self.insert_file(file, path)
             self.put_reference(name, file)
         self.oracle.count("copy and delete")
+
+    def copy_own(self) -> None:
+        """The same with rows and an object that are nobody else's, so that the object has no other
+        row than these two: the one that goes, kept by a draft until then, and the copy."""
+        path, mine = f"own-{self.number}", OWN + self.number
+        copy = mine + 100 * self.chance.randint(1, 3)
+        name, is_first = self.kind(), self.chance.random() < 0.5
+        self.have_own(mine, path)
+        with self.telling(name, copy), self.transaction():
+            if is_first:
+                self.insert_file(copy, path)
+            with self.storm.database.connect() as other:
+                execute(other, f"delete from app.draft where id = {mine}; "
+                               f"delete from app.file where id = {mine}")
+            time.sleep(self.chance.uniform(0, 0.4))
+            if not is_first:
+                self.insert_file(copy, path)
+            self.put_reference(name, copy)
+        self.oracle.count("copy own")
+
+    def have_own(self, file: int, path: str) -> None:
+        if self.rows("select from app.file where id = %s", file):
+            return
+        url = self.url(path)
+        with self.oracle.writing(url), self.transaction():
+            self.insert_file(file, path)
+            self.execute("insert into app.draft values (%s, %s)", file, file)
+            self.debts.append(url)
+            self.storm.objects.put(url, self.world.content_of(url))
+        self.debts = [debt for debt in self.debts if debt != url]
 
     def replace(self) -> None:
         """A file gets another object."""

@@ -8,16 +8,18 @@ import importlib
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from conftest import ROOT, rows, wait_until
+from conftest import ROOT, Database, execute, rows, value, wait_until
 
 if TYPE_CHECKING:
     from storm.blow import Storm
@@ -47,11 +49,14 @@ class Runners:
         self.processes = [self.start() for _ in range(number)]
 
     def start(self) -> ForkServerProcess:
+        return self.start_for(self.storm.database, self.storm.folder)
+
+    def start_for(self, database: Database, folder: Path) -> ForkServerProcess:
+        """In the folder are its log and its journal."""
         self.started += 1
         storm = self.storm
         process = forks.Process(target=run, args=[
-            storm.package, storm.folder, f"{storm.seed} {self.started}",
-            storm.database.environment,
+            storm.package, folder, f"{storm.seed} {self.started}", database.environment,
             ["--store", storm.objects.prefix, "--batch", "200", "--lease", str(storm.lease),
              "--timeout", str(storm.lease / 4), "--threads", "3",
              "--worker", f"runner {self.started}"]])
@@ -99,28 +104,53 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+# Of so many, in an order that is new each time.
+ROUND = ["a session"] * 12 + ["a runner"] * 3 + ["a runner stopped"] * 4 + [
+    "the server", "a failover", "a copy"]
+COPY_LIVES = 4.0  # Seconds: less than it would have to watch the marker.
+
+
 class Kills:
-    """One after the other, chosen by random numbers of its own."""
+    """One after the other, in an order that random numbers of its own decide."""
 
     def __init__(self, storm: Storm) -> None:
         self.storm = storm
         self.chance = random.Random(f"{storm.seed} kills")
-        self.weights = {"a session": 12, "a runner": 3, "a runner stopped": 4, "the server": 1}
 
     def go_on(self, stop: threading.Event) -> None:
-        while not stop.wait(self.chance.uniform(0.1, 1.0)):
-            (what,) = self.chance.choices(list(self.weights), list(self.weights.values()))
-            self.storm.runners.check()
-            if what == "a session":
-                self.end_a_session()
-            elif what == "a runner":
-                self.storm.runners.kill(self.any_runner())
-            elif what == "a runner stopped":
-                seconds = self.chance.choice([0.3, 1.0, 1.3]) * self.storm.lease
-                self.storm.runners.stop_for(self.any_runner(), seconds)
-            else:
-                self.crash()
-            self.storm.oracle.count(f"kill: {what}")
+        while True:
+            for what in self.chance.sample(ROUND, len(ROUND)):
+                if stop.wait(self.chance.uniform(0.1, 1.0)):
+                    return
+                try:
+                    self.storm.runners.check()
+                    self.happen(what)
+                except Exception as error:
+                    self.storm.oracle.violated(f"{what}: {type(error).__name__} {error}")
+                    return
+                self.storm.oracle.count(f"kill: {what}")
+
+    def happen(self, what: str) -> None:
+        if what == "a session":
+            self.end_a_session()
+        elif what == "a runner":
+            self.storm.runners.kill(self.any_runner())
+        elif what == "a runner stopped":
+            seconds = self.chance.choice([0.3, 1.0, 1.3]) * self.storm.lease
+            self.storm.runners.stop_for(self.any_runner(), seconds)
+        elif what == "the server":
+            self.crash()
+            self.end_watch()
+        elif what == "a failover":
+            self.fail_over()
+            self.end_watch()
+        else:
+            self.copy()
+
+    def end_watch(self) -> None:
+        """As if it were a copy of the disk, it would watch for longer than a storm lasts."""
+        with self.storm.database.connect() as conn:
+            execute(conn, "update gc.markers set server_start = pg_postmaster_start_time()")
 
     def any_runner(self) -> int:
         return self.chance.randrange(len(self.storm.runners.processes))
@@ -141,7 +171,47 @@ class Kills:
 
     def crash(self) -> None:
         if self.chance.random() < 0.5:
-            self.storm.cluster.pull_the_plug(0)
+            self.storm.server.pull_the_plug(0)
         else:
             with contextlib.suppress(ProcessLookupError, psycopg.OperationalError):
-                self.storm.cluster.kill_the_backend(self.chance.choice(self.pids()))
+                self.storm.server.kill_the_backend(self.chance.choice(self.pids()))
+
+    def fail_over(self) -> None:
+        """The server dies, and a standby takes its place, which lacks nothing that was told to
+        anybody: from some moment on, who commits waits for it."""
+        primary = self.storm.server
+        standby = primary.copy("-R")
+        standby.start()
+        with primary.database.connect() as conn:
+            execute(conn, "alter system set synchronous_standby_names = '*'")
+            rows(conn, "select pg_reload_conf()")
+            time.sleep(0.2)
+            here = value(conn, "select pg_current_wal_lsn()")
+            wait_until(lambda: bool(value(
+                conn, "select count(*) from pg_stat_replication "
+                      "where sync_state = 'sync' and flush_lsn >= %s::pg_lsn", here)),
+                "the standby to have everything")
+        primary.stop()
+        standby.run("pg_ctl", "promote", "-w", "-s")
+        self.storm.use(standby)
+        shutil.rmtree(primary.folder / "data")
+
+    def copy(self) -> None:
+        """A copy of the disk that nothing tells from the original, and a runner for it. In the copy
+        everything is garbage; but nothing must be deleted, because the original is alive."""
+        folder = self.storm.folder / f"copy {time.monotonic()}"
+        for name in ("journal", "logs"):
+            (folder / name).mkdir(parents=True)
+        with self.storm.server.copy() as server:
+            server.start()
+            database = replace(self.storm.database, host=str(server.folder))
+            with database.connect() as conn:
+                for (name,) in rows(conn, "select gid from pg_prepared_xacts"):
+                    execute(conn, f"rollback prepared '{name}'")
+                execute(conn, "update gc.settings set max_sleep = '2 seconds'; "
+                              "update gc.markers set place = gc._place()")
+                self.storm.world.abandon(conn)
+            process = self.storm.runners.start_for(database, folder)
+            time.sleep(COPY_LIVES)
+            process.kill()
+            process.join()

@@ -111,8 +111,8 @@ class Pusher(Client):
     """A client of the registry. Tags with its number are its own."""
 
     weights = {
-        "push": 20, "push_half": 20, "push_shared": 2, "push_list": 2, "push_referrer": 2,
-        "retag": 2, "untag": 32, "untag_shared": 6, "delete_manifest": 4, "mount": 2, "unlink": 2,
+        "push": 14, "push_half": 26, "push_shared": 2, "push_list": 2, "push_referrer": 2,
+        "retag": 2, "untag": 40, "untag_shared": 6, "delete_manifest": 4, "mount": 2, "unlink": 2,
         "pull": 12, "create_repository": 3, "delete_repository": 1, "fill_repository": 1, "pin": 3,
         "restore": 4, "pause": 1, "change_undo": 1, "ask": 1,
     }
@@ -334,6 +334,7 @@ class Pusher(Client):
                     self.oracle.may_be_gone(begun, excuses)):
                 self.oracle.violated(f"{collection} {key} was pinned, and is gone")
         self.value("select gc.unpin(%s, %s::text, %s)", collection, key, holder)
+        self.oracle.count("pin")
 
     def restore(self) -> None:
         """Only blobs: a manifest that is restored comes back without links to its blobs."""
@@ -341,6 +342,7 @@ class Pusher(Client):
         if found:
             with self.oracle.taking("a restore"):
                 self.rows("select gc.restore(%s, %s)", *self.chance.choice(found))
+            self.oracle.count("restore")
 
     def pause(self) -> None:
         collection = self.chance.choice(["blob", "link", "manifest", "repository"])
@@ -348,6 +350,7 @@ class Pusher(Client):
         self.rows("select gc.pause(%s, 'storm', now() + interval '1 second', %s)", collection, what)
         time.sleep(self.chance.uniform(0, 0.5))
         self.rows("select gc.resume(%s)", collection)
+        self.oracle.count("pause")
 
     def change_undo(self) -> None:
         """Now and then: the code of all collections is made again."""
@@ -355,9 +358,11 @@ class Pusher(Client):
             return
         undo = self.chance.choice(["0", "0", "100 milliseconds", "1 second"])
         self.rows("update gc.settings set undo = %s returning 1", undo)
+        self.oracle.count("change undo")
 
     def ask(self) -> None:
         question = self.chance.choice([
             "select from gc.status()", "select from gc.preview()", "select from gc.forecast()",
             "select from gc.metrics"])
         self.rows(question)
+        self.oracle.count("ask")

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 # As the server's log_line_prefix makes it.
 LOGGED = re.compile(r"([0-9A-Z]{5})\|([^|]*)\|([^|]*)\|(ERROR|FATAL|PANIC|DETAIL):  (.*)")
 DEADLOCK = "40P01"
-# Who reads a table and then writes it has one with an ALTER TABLE that comes between. A restore
-# locks the tombstone before it inserts the row, and who inserts the same row does it the other way.
-# Who declares a reference, or takes it back, and a review want each other's row of gc.collections.
-KNOWN_DEADLOCKS = ("alter table", "gc.restore(", "gc.declare_reference(", "gc.drop_reference(")
+# Who reads a table and then writes it has one with an ALTER TABLE that comes between.
+KNOWN_DEADLOCKS = ("alter table",)
 # A runner asks, at its start, what it may call; and who locks a table ends its vacuum.
 HARMLESS = ("a batch must have at least one row", "a worker must have a name",
             "canceling autovacuum task")
@@ -92,8 +90,8 @@ class Watcher:
         self.storm = storm
         self.oracle = storm.oracle
         self.journals = Journals(storm)
-        self.read_up_to = 0
-        self.entry = ""  # Of the log, so far.
+        self.read_up_to: Counter[Path] = Counter()
+        self.entries: dict[Path, str] = {}  # Of each log, the last one, so far.
 
     def look(self, conn: Connection) -> None:
         self.look_for_objects(conn)
@@ -101,7 +99,7 @@ class Watcher:
             for row in rows(conn, query):
                 self.oracle.violated(f"{what}: {row}")
         self.look_at_failures(conn)
-        self.read_log()
+        self.read_logs()
         self.journals.read()
 
     def look_for_objects(self, conn: Connection) -> None:
@@ -132,27 +130,29 @@ class Watcher:
                 for (name,) in rows(conn, "select name from gc.collections")]
 
     def awake(self, conn: Connection) -> list[tuple[object, ...]]:
-        """What is queued, and not until time makes a condition true, which takes two minutes."""
+        """What is queued, and is due or failed: others wait until time makes a condition true."""
         found: list[tuple[object, ...]] = []
         for queue in self.queues(conn):
             found += rows(conn, f"select '{queue}', event, last_error from {queue} "
-                                "where review_after < now() + interval '1 minute' limit 10")
+                                "where review_after < now() + interval '1 second' limit 10")
         return found
 
-    def read_log(self) -> None:
+    def read_logs(self) -> None:
         """Entry by entry: lines that begin with a tab belong to the one before them."""
-        with (self.storm.cluster.folder / "log").open("rb") as file:
-            file.seek(self.read_up_to)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self.read_up_to += len(line)
-                text = line.decode(errors="replace")
-                if text.startswith("\t"):
-                    self.entry += text
-                else:
-                    self.judge(self.entry)
-                    self.entry = text
+        for server in [*self.storm.servers]:
+            path = server.folder / "log"
+            with path.open("rb") as file:
+                file.seek(self.read_up_to[path])
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.read_up_to[path] += len(line)
+                    text = line.decode(errors="replace")
+                    if text.startswith("\t"):
+                        self.entries[path] += text
+                    else:
+                        self.judge(self.entries.get(path, ""))
+                        self.entries[path] = text
 
     def judge(self, entry: str) -> None:
         found = LOGGED.match(entry)

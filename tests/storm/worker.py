@@ -35,7 +35,7 @@ from blobgc.stores.flow import Flow
 
 FAILS, LOSES_ANSWER = 0.04, 0.04  # Of the deletes.
 DELAY = 0.06  # Seconds, at most.
-IS_LATE = 0.05  # Of the batches: their confirm comes when the lease is over.
+IS_LATE = 0.15  # Of the batches: their confirm comes when the lease is over.
 
 chance = random.Random()
 folder = Path()

@@ -18,7 +18,7 @@ update gc.settings
 set jitter = '0', undo = '0', brake_share = 1, busy_delay = '1 millisecond',
     backoff = '10 milliseconds', backoff_limit = '500 milliseconds', max_sleep = '200 milliseconds',
     keep_alive = '20 milliseconds', upload_timeout = '{upload_timeout} seconds',
-    lock_timeout = '10 seconds';
+    lock_timeout = '10 seconds', failover = 'trusted';
 """
 DELAYS = """
 insert into gc.review_after_defaults select distinct event, '0'::interval from gc._known_events()

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from distribution import blobs, lists, manifests, uploads
 from distribution.database import Registry
 from distribution.errors import HANDLERS
+from distribution.pulls import Pulls
 from distribution.services import Services
 from distribution.sessions import Sessions
 
@@ -59,16 +60,20 @@ async def expire_uploads(sessions: Sessions) -> None:
 def create_app(dsn: str, folder: Path, connections: int) -> Starlette:
     """The server: its database, and the folder of uploads that are under way."""
     registry, sessions = Registry(dsn, connections), Sessions(folder)
+    pulls = Pulls(registry)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with registry.pool:
-            expiring = asyncio.create_task(expire_uploads(sessions))
+            tasks = [asyncio.create_task(expire_uploads(sessions)),
+                     asyncio.create_task(pulls.tell_for_ever())]
             yield
-            expiring.cancel()
-            with suppress(asyncio.CancelledError):
-                await expiring
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await pulls.tell()
 
     app = Starlette(routes=ROUTES, exception_handlers=HANDLERS, lifespan=lifespan)
-    app.state.services = Services(registry, sessions)
+    app.state.services = Services(registry, sessions, pulls)
     return app

@@ -14,8 +14,10 @@ LARGEST = 4 * 1024 * 1024
 async def pull(request: Request) -> Response:
     """Byte for byte what was pushed, and under its own media type, whatever a client accepts."""
     name, reference = request.path_params["name"], request.path_params["reference"]
-    digest, media_type, payload = await services(request).registry.row(
-        "get_manifest", name, reference)
+    here = services(request)
+    digest, media_type, payload = await here.registry.row("get_manifest", name, reference)
+    if request.method == "GET":
+        here.pulls.note(name, reference, request.headers.get("User-Agent", ""))
     return Response(payload, 200, {"Docker-Content-Digest": digest, "Content-Type": media_type})
 
 

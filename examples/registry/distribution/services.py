@@ -1,10 +1,11 @@
-"""What every request needs: the database, and the uploads that are under way."""
+"""What every request needs: the database, the uploads that are under way, and the pulls."""
 
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
 from distribution.database import Registry
+from distribution.pulls import Pulls
 from distribution.sessions import Sessions
 
 
@@ -12,6 +13,7 @@ from distribution.sessions import Sessions
 class Services:
     registry: Registry
     sessions: Sessions
+    pulls: Pulls
 
 
 def services(request: Request) -> Services:
