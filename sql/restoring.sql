@@ -3,9 +3,9 @@
 -- gc.restore is an aggregate: however many rows it is given, they come back in one go, in the right
 -- order, or none of them does. What is gathered is locked, and the objects must be there; then rows
 -- are inserted, parents first, as anybody would insert them: triggers, foreign keys, the admission
--- of their objects, and a review. So the order of locks is everybody's: the row, then its tombstone.
--- At last it is asked whether any of these objects was handed out meanwhile. Restores take turns:
--- what one gathers, another may come to from the other end.
+-- of their objects, and a review. So the order of locks is everybody's: the row, then its
+-- tombstone. At last it is asked whether any of these objects was handed out meanwhile. Restores
+-- take turns: what one gathers, another may come to from the other end.
 --
 -- A heap is a table with the places of rows in gc.trash_rows; fresh are those whose companions
 -- have not been looked for yet.
