@@ -3,10 +3,15 @@
 -- gc.restore is an aggregate: however many rows it is given, they come back in one go, in the right
 -- order, or none of them does. What is gathered is locked, and the objects must be there; then rows
 -- are inserted, parents first, as anybody would insert them: triggers, foreign keys, the admission
--- of their objects, and a review. So the order of locks is everybody's: the row, then its tombstone.
--- At last it is asked whether any of these objects was handed out meanwhile.
+-- of their objects, and a review. So the order of locks is everybody's: the row, then its
+-- tombstone. At last it is asked whether any of these objects was handed out meanwhile. Restores
+-- take turns: what one gathers, another may come to from the other end.
+--
 -- A heap is a table with the places of rows in gc.trash_rows; fresh are those whose companions
 -- have not been looked for yet.
+
+insert into gc.locks values ('restore') on conflict do nothing;
+
 
 create unlogged table gc.restoring (
     run bigint not null,
@@ -990,6 +995,8 @@ declare
 begin
     perform gc._require_owner();
     perform gc._require_read_committed('restore');
+    perform gc._limit_lock_waits('1 minute');
+    perform gc._lock('restore');
     perform gc._limit_lock_waits();
     for attempt in 1 .. 3 loop
         begin

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from conftest import NewDatabase
 from stores import AmazonObjects, FileObjects, GoogleObjects
-from test_reconcile import World, counts, examples
+from test_reconcile import World, counts, examples, new_database, prepared
 
 from blobgc.errors import Unusable
 from blobgc.inventories import Inventory
+
+__all__ = ["new_database", "prepared"]  # Databases that are ready.
 
 SAID = "2026-01-01T00:00:00.000Z"
 DAY = 1_767_225_600_000  # The same, in milliseconds.

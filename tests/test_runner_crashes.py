@@ -129,8 +129,6 @@ def test_a_server_that_restarts_is_connected_to_again(
 def test_a_signal_while_the_database_is_away_ends_the_runner(
     crash_world: World, cluster: Cluster
 ) -> None:
-    with crash_world.database.connect() as conn:
-        execute(conn, "update gc.settings set max_sleep = '1 hour'")
     with Process(crash_world) as process:
         with crash_world.database.connect() as conn:
             wait_until(lambda: is_asleep(conn), "both loops to sleep")

@@ -9,7 +9,7 @@ import pytest
 from storm.__main__ import WORLDS, blow, line_of
 from storm.blow import Storm
 
-SECONDS = float(os.environ.get("BLOBGC_STORM_SECONDS", "45"))
+SECONDS = float(os.environ.get("BLOBGC_STORM_SECONDS", "30"))
 SEED = int(os.environ.get("BLOBGC_STORM_SEED", "1"))
 
 

@@ -192,9 +192,6 @@ def crash_world(crash_template: Cluster, google: GoogleObjects) -> Iterator[Worl
     cluster = crash_template
     with cluster.database.connect() as conn:
         execute(conn, "create database runner_crash template runner_template")
-    world = World(replace(cluster.database, name="runner_crash"), google).track()
-    with world.database.connect() as conn:  # For three of these it watches after a crash.
-        execute(conn, "update gc.settings set max_sleep = '1 second'")
-    yield world
+    yield World(replace(cluster.database, name="runner_crash"), google).track()
     with cluster.database.connect() as conn:
         execute(conn, "drop database runner_crash with (force)")

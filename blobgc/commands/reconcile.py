@@ -34,7 +34,7 @@ WORDS = {
     "size": "rows whose object has another size",
     "orphan": "objects without a row (orphans)",
     "doubtful": "objects that may belong to a row of another spelling, and are left alone",
-    "foreign": "objects under the marker of another database, and are left alone",
+    "foreign": "objects that are under the marker of another database, and are left alone",
     "elsewhere": "objects that no collection could have, and are left alone",
     "young": "objects without a row that are too young to tell",
 }

@@ -150,7 +150,8 @@ class Kills:
     def end_watch(self) -> None:
         """As if it were a copy of the disk, it would watch for longer than a storm lasts."""
         with self.storm.database.connect() as conn:
-            execute(conn, "update gc.markers set server_start = pg_postmaster_start_time()")
+            execute(conn, "update gc.markers set place = gc._place(), "
+                          "server_start = pg_postmaster_start_time()")
 
     def any_runner(self) -> int:
         return self.chance.randrange(len(self.storm.runners.processes))

@@ -85,7 +85,7 @@ SABOTAGES = [
           "when true then '1' else newest\n"),)),
     # Who finds another marker than its own watches it, and who watches compares as well.
     Sabotage(
-        "the marker's comparison", "registry",
+        "the comparison of the marker", "registry",
         (("        when m.adopting then null\n        when m.above",
           "        when true then null\n        when m.above"),
          ("gc._is_same_server(m) or m.next_since >= until then", "true then"))),
