@@ -85,7 +85,7 @@ begin
     return query
         select d.referencing, m.key_columns, array[m.target_column], array[m.comparison],
             'a'::"char", d.by_column is null, gc._declared_place(d), null::integer, false,
-            d.referencing = _declared.target, m, 1, null::text, false
+            d.referencing = _declared.target, m, 1, null::text, false, null::gc._passage
         from gc.collections as c
         join gc.declared_references as d on d.collection = c.name
         cross join lateral gc._mention(d) as m

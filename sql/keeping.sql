@@ -19,19 +19,41 @@ comment on function gc._not_itself(gc._shape, gc._reference, text) is
     'The condition that a referring row is not the target itself; empty where it cannot be.';
 
 
-create function gc._key_pair(r gc._reference)
+create function gc._key_pair(r gc._reference, alias text default 'r')
     returns text
     language sql
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._pair(
-        r.columns, 'r', array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
+        r.columns, alias, array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
         r.operators)
 $$;
 
-comment on function gc._key_pair(gc._reference) is
-    'The condition that a row r of a reference to the key points at the queue entry q.';
+comment on function gc._key_pair(gc._reference, text) is
+    'The condition that a row of a reference to the key points at the queue entry q.';
+
+
+-- Each owned row tells in which partition to look. offset 0: so that it is at hand then.
+create function gc._passing_sql(c gc._shape, r gc._reference)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(
+        '{owned} as o cross join lateral (select r.*, r.tableoid, r.ctid from {referencing} as r '
+        'where {r_is_o} offset 0) as r where {o_is_q}',
+        jsonb_build_object(
+            'owned', gc._only(o.referencing), 'referencing', r.referencing::text,
+            'r_is_o', gc._pair(p.columns, 'r', p.targets, 'o', p.operators),
+            'o_is_q', gc._key_pair(o, 'o')))
+    from (select (r.passage).*) as p
+    join unnest(c.refs) as o on o.reference = p.owner
+$$;
+
+comment on function gc._passing_sql(gc._shape, gc._reference) is
+    'The rows r of a reference that point at what the target of the queue entry q owns.';
 
 
 -- A row of the collection that refers to itself does not keep itself.
@@ -43,13 +65,14 @@ create function gc._referring_sql(c gc._shape, r gc._reference, wanted text)
 as $$
     select case when gc._is_mention(r) then gc._mentioning_sql(c, r, wanted) else gc._render(
         case
+            when (r.passage).prunes then 'select{wanted} from {passing}'
             when r.to_key
                 then 'select{wanted} from {referencing} as r where {r_is_q}{not_itself}'
             else 'select{wanted} from {target} as t join {referencing} as r on {t_is_r} '
                 'where {t_is_q}{not_itself}'
         end,
         jsonb_build_object(
-            'wanted', wanted,
+            'wanted', wanted, 'passing', gc._passing_sql(c, r),
             'target', c.target::text, 'referencing', r.referencing::text,
             'r_is_q', gc._key_pair(r),
             't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators),

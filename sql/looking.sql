@@ -167,7 +167,8 @@ comment on function gc._held_sql(gc._shape) is
     'The part of a second look that notes what somebody holds.';
 
 
--- A later statement than the lock of the targets, so that it sees every child there is.
+-- A later statement than the lock of the targets, so that it sees every owned row there is. One that
+-- somebody has locked is not counted the second time.
 create function gc._lock_children_sql(c gc._shape)
     returns text
     language sql
@@ -179,21 +180,20 @@ as $$
 -- Whoever refers to a row of {child} has that one locked, and not the target.
 this.locked := array(
     select q.ctid from {queue} as q
-    where q.ctid = any (this.locked) and not exists (select from {child} as r where {r_is_q})
-) || array(
-    select q.ctid
-    from {queue} as q
-    join {child} as r on {r_is_q}
     where q.ctid = any (this.locked)
-    for update of r skip locked
+        and (select count(*) from {child} as r where {r_is_q}) = (
+            select count(*)
+            from (select from {child} as r where {r_is_q} for update skip locked) as o
+        )
 );$template$,
             c.words || jsonb_build_object(
                 'child', gc._only(r.referencing), 'r_is_q', gc._key_pair(r))),
         E'\n' order by r.depth, r.owned), '')
     from unnest(c.refs) as r
-    where r.child and r.via is null and exists (
+    where r.owned is not null and r.via is null and exists (
         select from unnest(c.refs) as o
-        where o.owned is null and o.depth > r.depth
+        where o.owned is null
+            and (r.child and o.depth > r.depth or (o.passage).owner = r.reference)
     )
 $$;
 

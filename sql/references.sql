@@ -15,10 +15,19 @@ comment on type gc._mention is
     '"is_direct": every key fits into the queue; "is_safe": nothing in it can raise.';
 
 
+create type gc._passage as (
+    owner text, columns name[], targets name[], operators text[], prunes boolean
+);
+
+comment on type gc._passage is
+    'How a reference gets to the collection through rows that are owned: by "owner", to whose rows '
+    'it refers with these columns; "prunes": that tells in which of its partitions its rows are.';
+
+
 create type gc._reference as (
     referencing regclass, columns name[], targets name[], operators text[], on_delete "char",
     to_key boolean, reference text, owned integer, linked boolean, itself boolean,
-    mention gc._mention, depth integer, via text, child boolean
+    mention gc._mention, depth integer, via text, child boolean, passage gc._passage
 );
 
 comment on type gc._reference is
@@ -26,7 +35,8 @@ comment on type gc._reference is
     'its rows can be in any partition; "itself": its rows are of the collection; "mention": what '
     'was declared, null: it is a foreign key; "depth": 1, or more if it refers to what is owned; '
     '"via": the owned reference to whose rows its columns refer, null: to the collection itself; '
-    '"child": its rows have the collection''s own key.';
+    '"child": its rows have the collection''s own key; "passage": it refers to what is owned, and '
+    'has the collection''s key all the same.';
 
 
 -- A foreign key compares as its operator and the key's collation do, whatever types the columns
@@ -72,6 +82,28 @@ comment on function gc._comparison(oid, pg_attribute, pg_attribute) is
     'How a foreign key compares a column of the key with the one that refers to it.';
 
 
+create function gc._are_alike(
+    relation regclass, columns name[], target regclass, targets name[]
+)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return not exists (
+        select from unnest(columns, targets) as u(name, target_name)
+        join pg_attribute as a on a.attrelid = relation and a.attname = u.name
+        join pg_attribute as t on t.attrelid = target and t.attname = u.target_name
+        where (a.atttypid, a.attcollation) <> (t.atttypid, t.attcollation)
+    );
+end;
+$$;
+
+comment on function gc._are_alike(regclass, name[], regclass, name[]) is
+    'Whether these columns have the types and collations of those.';
+
+
 -- Multi-table inheritance: the primary key of the child is its foreign key to the parent. Whoever
 -- refers to the child then refers to the parent; the types are the same, so that they compare as
 -- they do with the child.
@@ -91,12 +123,7 @@ begin
         ) as k(columns)
         where i.indrelid = relation and i.indisprimary
             and k.columns @> _shares_key.columns and _shares_key.columns @> k.columns
-    ) and not exists (
-        select from unnest(_shares_key.columns, targets) as u(name, target_name)
-        join pg_attribute as a on a.attrelid = relation and a.attname = u.name
-        join pg_attribute as t on t.attrelid = target and t.attname = u.target_name
-        where (a.atttypid, a.attcollation) <> (t.atttypid, t.attcollation)
-    );
+    ) and gc._are_alike(relation, _shares_key.columns, target, targets);
 end;
 $$;
 
@@ -129,7 +156,8 @@ begin
             f.to_key,
             format('%s(%s)', c.conrelid::regclass, gc._idents(f.columns)),
             null::integer, false, c.conrelid = any (tables), null::gc._mention, 1, null::text,
-            f.to_key and gc._shares_key(c.conrelid, f.columns, target, f.targets)
+            f.to_key and gc._shares_key(c.conrelid, f.columns, target, f.targets),
+            null::gc._passage
         from pg_constraint as c
         cross join lateral (
             select u.columns, u.targets, u.targets @> k.names and k.names @> u.targets
@@ -166,6 +194,58 @@ comment on function gc._all_references(regclass) is
     'Every reference into a table: foreign keys, and those that were declared.';
 
 
+-- ON DELETE RESTRICT says that the owned row is not to go, and the foreign key says whose it is: so
+-- it keeps the owner. What belongs to the collection by another foreign key does not.
+create function gc._keeps_through(c gc.collections, o gc._reference, f gc._reference)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return f.on_delete = 'r' and f.targets @> o.columns and o.to_key and o.via is null
+        and not f.itself and not gc._is_mention(o)
+        and not exists (
+            select from unnest(c.owned) as w where starts_with(w, f.referencing || '(')
+        )
+        and gc._are_alike(o.referencing, o.columns, c.target, o.targets);
+end;
+$$;
+
+comment on function gc._keeps_through(gc.collections, gc._reference, gc._reference) is
+    'Whether a foreign key into rows that are owned through o keeps those that own them.';
+
+
+create function gc._through(o gc._reference, f gc._reference)
+    returns gc._reference
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    parts name[] := (gc._partition_key(f.referencing)).columns;
+    places integer[] := array(
+        select array_position(f.targets, u.name)
+        from unnest(o.columns) with ordinality as u(name, n)
+        order by u.n
+    );
+    columns name[] := f.columns;
+begin
+    f.columns := array(select columns[p] from unnest(places) as p);
+    f.passage := (o.reference, columns, f.targets, f.operators,
+        parts <@ columns and not parts <@ f.columns)::gc._passage;
+    f.targets := o.targets;
+    f.operators := array(select ((f.passage).operators)[p] from unnest(places) as p);
+    f.to_key := true;
+    f.child := false;
+    return f;
+end;
+$$;
+
+comment on function gc._through(gc._reference, gc._reference) is
+    'A foreign key into rows that are owned through o, as one to the collection.';
+
+
 -- A foreign key into an owned table, as the collection sees it. Where the owned rows have the
 -- collection's own key, it is one to the collection, whose rows it keeps unless it is owned too.
 create function gc._below(c gc.collections, o gc._reference, f gc._reference)
@@ -187,6 +267,8 @@ begin
         f.via := o.via;
         f.to_key := o.to_key;
         f.child := f.child and not f.itself;
+    elsif gc._keeps_through(c, o, f) then
+        f := gc._through(o, f);
     else
         f.via := o.reference;
         f.child := false;
@@ -257,8 +339,9 @@ as $$
     select f.referencing, f.columns, f.targets, f.operators, f.on_delete, f.to_key, f.reference,
         f.owned,
         f.owned is null and f.to_key and not gc._is_mention(f)
-            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false),
-        f.itself, f.mention, f.depth, f.via, f.child and f.owned is not null
+            and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false)
+            and coalesce(not (f.passage).prunes, true),
+        f.itself, f.mention, f.depth, f.via, f.child and f.owned is not null, f.passage
     from gc._reference_tree(c) as f
     where (f.via is null or f.owned is not null) and c.collect = 'garbage'
 $$;
@@ -524,8 +607,12 @@ begin
         with recursive tree(id, is_child) as (
             select r, true from unnest(roots) as r
             union
-            select k.conrelid, t.is_child and gc._shares_key(k.conrelid, n.columns,
-                k.confrelid, gc._columns(k.confrelid, k.confkey))
+            select k.conrelid, t.is_child and (gc._shares_key(k.conrelid, n.columns,
+                k.confrelid, gc._columns(k.confrelid, k.confkey)) or exists (
+                    select from pg_constraint as f
+                    where f.confrelid = k.conrelid and f.contype = 'f' and f.conparentid = 0
+                        and f.confkey @> k.conkey and f.confdeltype = 'r'
+                ))
             from tree as t
             join pg_constraint as k on k.confrelid = t.id
             cross join lateral (select gc._columns(k.conrelid, k.conkey) offset 0) as n(columns)
@@ -540,8 +627,8 @@ end;
 $$;
 
 comment on function gc._owned_tables(gc.collections) is
-    'The tables that are deleted from because they are named in "owned"; is_child: their rows may '
-    'have the collection''s own key, so that what refers to them keeps.';
+    'The tables that are deleted from because they are named in "owned"; is_child: what refers to '
+    'their rows may have the collection''s own key, and keep.';
 
 
 create function gc._reference_note(c gc.collections, reference text)

@@ -1,7 +1,7 @@
 -- What is owned may own in its turn, and what refers to an owned row that has the collection's own
 -- key keeps the collection's row. Pulp's content is collected completely that way.
 begin;
-select plan(46);
+select plan(63);
 \ir ../shapes/pulp.sql
 
 set local client_min_messages = error;
@@ -220,6 +220,92 @@ select results_eq($$select reference, role from gc.track('app.content', owned =>
         condition => 'true')$$,
     $$values ('app.wide(content_id)', 'owned')$$, 'a key of another type is not the parent''s');
 select gc.untrack('content') \g /dev/null
+
+-- What refers to an owned row with RESTRICT, and has the collection's key in its foreign key, keeps.
+create table app.file (id integer primary key);
+create table app.share (team integer, file_id integer references app.file,
+    primary key (team, file_id));
+create table app.page (id integer primary key, team integer, picture integer,
+    foreign key (team, picture) references app.share on delete restrict);
+create table app.seen (team integer, file_id integer,
+    foreign key (team, file_id) references app.share on delete cascade);
+create index on app.share (file_id);
+create index on app.page (picture);
+create index on app.seen (file_id);
+select results_eq(
+    $$select reference, role from gc.track('app.file', owned => '{share}')$$,
+    $$values ('app.share(file_id)', 'owned'), ('app.page(team, picture)', 'keeps')$$,
+    'with RESTRICT it keeps the owner; what goes along does not');
+insert into app.file select generate_series(1, 4);
+insert into app.share select t, f from generate_series(1, 2) as t, generate_series(1, 3) as f;
+insert into app.page values (1, 2, 1);
+insert into app.seen values (1, 2), (2, 3);
+select is(app.review('file'), '3 deleted, 0 failed', 'a file that no page shows goes');
+select is((select array_agg(row(team, file_id)::text order by team) from app.share),
+    '{"(1,1)","(2,1)"}', 'with its shares; of one that a page shows, all of them stay');
+select is((select count(*) from app.seen), 0::bigint, 'and what goes along has gone');
+update app.page set team = 1;
+select is_empty('select from gc.file_review_queue', 'a page that takes another share still keeps it');
+delete from app.page;
+select is((select array_agg(id || ' ' || event) from gc.file_review_queue), '{"1 page_delete"}',
+    'a page that goes queues the file');
+select is(app.review('file'), '1 deleted, 0 failed', 'which goes then');
+alter table app.page drop constraint page_team_picture_fkey;
+select is((select count(*) from gc.review()), 1::bigint, 'when such a keeper is lost');
+select matches((select problem from gc.collections where name = 'file'),
+    'app.page[(]team, picture[)] no longer refers to', 'the collection is blocked');
+select gc.untrack('file') \g /dev/null
+alter table app.page add foreign key (team, picture) references app.share;
+create index on app.page (team, picture);
+select results_eq(
+    $$select reference, role from gc.track('app.file', owned => '{share}')$$,
+    $$values ('app.share(file_id)', 'owned')$$, 'without RESTRICT, PostgreSQL decides');
+select gc.untrack('file') \g /dev/null
+select results_eq(
+    $$select reference, role from gc.track('app.file', owned => '{share, page}')$$,
+    $$values ('app.share(file_id)', 'owned'), ('app.page(team, picture)', 'owned')$$,
+    'one that is owned goes along');
+select gc.untrack('file') \g /dev/null
+alter table app.page add column file_id integer references app.file;
+create index on app.page (file_id);
+select results_eq(
+    $$select reference, role from gc.track('app.file', owned => '{share, page}') order by 1$$,
+    $$values ('app.page(file_id)', 'owned'), ('app.share(file_id)', 'owned')$$,
+    'also where it is owned by another foreign key');
+select gc.untrack('file') \g /dev/null
+drop table app.page, app.seen, app.share;
+
+-- The same in partitions: the owned row tells in which one to look.
+create table app.share (team integer, file_id integer references app.file,
+    primary key (team, file_id)) partition by hash (file_id);
+create table app.page (id integer, team integer, picture integer, primary key (team, id),
+    foreign key (team, picture) references app.share on delete restrict) partition by hash (team);
+do $$
+begin
+    for n in 0 .. 3 loop
+        execute format('create table app.share_%s partition of app.share '
+            'for values with (modulus 4, remainder %s)', n, n);
+        execute format('create table app.page_%s partition of app.page '
+            'for values with (modulus 4, remainder %s)', n, n);
+    end loop;
+end
+$$;
+create index on app.share (file_id);
+create index on app.page (picture);
+select results_eq(
+    $$select reference, role from gc.track('app.file', owned => '{share}')$$,
+    $$values ('app.share(file_id)', 'owned'), ('app.page(team, picture)', 'keeps')$$,
+    'partitions change nothing of that');
+select is((select links from gc.collections where name = 'file'), '{}', 'and need no links');
+insert into app.file select generate_series(1, 40);
+insert into app.share select t, f from generate_series(1, 9) as t, generate_series(1, 39) as f;
+insert into app.page select f, 1 + f % 9, f from generate_series(1, 20) as f;
+select is(app.review('file'), '20 deleted, 0 failed', 'what no page shows goes');
+select is((select count(*) from app.file join app.page on picture = file.id), 20::bigint,
+    'and all that pages show stays');
+delete from app.page where id > 10;
+select is(app.review('file'), '10 deleted, 0 failed', 'until they show it no longer');
+select gc.untrack('file') \g /dev/null
 
 -- Pulp: random data, and what an independent query says.
 create temporary table numbers as
