@@ -3,6 +3,7 @@
 --
 -- It runs in the review's transaction, so what it says is never older than that. If it fails, or
 -- answers false because another session is at it, nothing of the collection is reviewed this time.
+-- Before, it is asked with a batch of 0 whether there is anything to do for it.
 
 create function gc._preparation(c gc.collections, function text)
     returns regprocedure
@@ -43,7 +44,7 @@ create function gc._is_prepared(c gc.collections, batch integer, until timestamp
 as $$
 -- @plpgsql_check_options: security_warnings = off
 declare
-    answer boolean := true;
+    answer boolean := batch > 0;
 begin
     if c.prepare is not null then
         execute format('select %s($1, $2)', gc._preparation(c, c.prepare)::regproc)
@@ -54,7 +55,8 @@ end;
 $$;
 
 comment on function gc._is_prepared(gc.collections, integer, timestamptz) is
-    'Calls what prepares a review of this collection, if anything does. False: not now.';
+    'Calls what prepares a review of this collection, if anything does. False: not now; or, for a '
+    'batch of 0, that it has nothing to do.';
 
 
 create function gc.prepare(name text, function regproc)
@@ -84,4 +86,6 @@ revoke all on function gc.prepare(text, regproc) from public;
 comment on function gc.prepare(text, regproc) is
     'Has each review of a collection call a function first: of the batch (integer) and of the time '
     'until which it may work (timestamptz), which it returns before. False: this collection is not '
-    'reviewed now. If it fails, it is not either, and gc.status says why. Null: no function.';
+    'reviewed now. If it fails, it is not either, and gc.status says why. For a batch of 0 it '
+    'changes nothing, and says whether it has anything to do where nothing is due. Null: no '
+    'function.';

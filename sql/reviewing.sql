@@ -194,7 +194,7 @@ comment on function gc._catch_up(text, integer) is
 create function gc._has_work(c gc.collections)
     returns boolean
     language plpgsql
-    stable
+    volatile
     set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -208,7 +208,7 @@ begin
         or exists (
             select from gc.unread_rows as u where u.collection = c.name and u.due_at <= now()
         )
-        or gc._has_old_gone(c);
+        or gc._has_old_gone(c) or gc._is_prepared(c, 0, clock_timestamp());
 end;
 $$;
 
@@ -245,7 +245,7 @@ declare
     c gc.collections := gc._collection(name);
 begin
     perform gc._require_own(name);
-    if c.prepare is null and gc._is_idle(c) then
+    if gc._is_idle(c) then
         return false;
     end if;
     perform gc._is_current(name, c.fingerprint);

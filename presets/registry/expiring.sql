@@ -186,6 +186,10 @@ declare
     scope registry.repositories[];
     room integer := batch;
 begin
+    if batch = 0 then
+        return (select o.due_at <= clock_timestamp() or o.marked_repositories <> '{}'
+            from registry.retention_round as o);
+    end if;
     select o.* into s from registry.retention_round as o for update skip locked;
     if not found then
         return false;
@@ -218,7 +222,8 @@ end;
 $$;
 
 comment on function _expire_tags(integer, timestamptz) is
-    'What each review of tags calls first: marks those that are to go. False: another does that.';
+    'What each review of tags calls first: marks those that are to go. False: another does that. '
+    'For a batch of 0: whether there is anything to do.';
 
 
 create function _begin_round()
@@ -252,10 +257,10 @@ declare
     most integer := 10 * batch;
     seen integer;
 begin
-    if not exists (
+    if batch = 0 or not exists (
         select from registry.retention as r where r.action = 'untagged' and r.enabled
     ) then
-        return true;
+        return batch > 0;
     end if;
     with due as (
         select q.ctid as place, w.within - d.delay as more
