@@ -137,7 +137,6 @@ drop table pushed, part;
 IS_ANYTHING_LEFT = """
 select exists (select from gc.tombstones)
     or exists (select from gc.manifest_review_queue where review_after <= now())
-    or exists (select from gc.link_review_queue where review_after <= now())
     or exists (select from gc.blob_review_queue where review_after <= now())
 """
 

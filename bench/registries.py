@@ -160,13 +160,8 @@ create function digest(name text) returns bytea immutable
     return '\\x01'::bytea || sha256(name::bytea);
 """
 
-# The peer, like others, lets links go with their blob.
 UNTRACK = """
 select gc.untrack(name) from gc.collections;
-alter table registry.repository_blobs
-    drop constraint repository_blobs_digest_fkey,
-    add constraint repository_blobs_digest_fkey
-        foreign key (digest) references registry.blobs on delete cascade;
 alter table registry.blobs drop constraint blobs_url_own;
 """
 

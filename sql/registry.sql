@@ -64,16 +64,6 @@ comment on function gc._registry_data_changes() is
     'the preset.';
 
 
-create function gc._registry_collections()
-    returns text[]
-    language sql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $$ select array['blob', 'link', 'manifest', 'repository', 'tag'] $$;
-
-comment on function gc._registry_collections() is 'The collections of a registry.';
-
-
 -- The schema and the store become parts of functions' texts: no letters that end these.
 create function gc._require_registry(schema name, store text, partitions integer)
     returns void
@@ -100,12 +90,11 @@ begin
                 hint = 'Leave partitions out for none, or try 64.';
     end if;
     if exists (
-        select from gc.collections as c where c.name = any (gc._registry_collections())
+        select from gc.collections as c where c.name in ('blob', 'manifest', 'repository', 'tag')
     ) then
         raise 'there is a registry in this database already, or a collection of its names'
             using errcode = 'duplicate_object',
-                detail = format('A registry''s collections are %s.',
-                    array_to_string(gc._registry_collections(), ', ')),
+                detail = 'A registry''s collections are blob, manifest, repository and tag.',
                 hint = 'Create it in another database.';
     end if;
 end;
@@ -284,7 +273,7 @@ begin
     where b.key = c.name;
     perform gc._generate(c.name)
     from gc.collections as c
-    where c.name = any (gc._registry_collections());
+    where c.name in ('blob', 'manifest', 'repository', 'tag');
     return r.schema;
 end;
 $$;

@@ -102,7 +102,7 @@ def collect_at_once(conn: Connection) -> None:
 def pass_time(conn: Connection) -> None:
     """Whatever was held or put off is so no longer."""
     execute(conn, "delete from gc.holds")
-    for collection in ("manifest", "link", "blob"):
+    for collection in ("manifest", "blob"):
         execute(conn, f"update gc.{collection}_review_queue set review_after = now()")
 
 

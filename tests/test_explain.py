@@ -16,7 +16,6 @@ FULL = os.environ.get("BLOBGC_FULL") == "1"
 
 KEYS = {
     "blob": "select digest::text from registry.blobs",
-    "link": "select row(namespace_id, repository_id, digest)::text from registry.repository_blobs",
     "manifest": "select row(namespace_id, repository_id, id)::text from registry.manifests",
     "repository": "select row(namespace_id, id)::text from registry.repositories",
 }
@@ -80,7 +79,6 @@ where random() < 0.8 and not exists (
 );
 -- What was uploaded long ago has been reviewed.
 delete from gc.blob_review_queue where random() < 0.5;
-delete from gc.link_review_queue where random() < 0.5;
 delete from gc.manifest_review_queue where random() < 0.5;
 -- Then it is taken away.
 delete from registry.tags where random() < 0.4;
@@ -93,16 +91,12 @@ delete from registry.referrers where random() < 0.2;
 update registry.manifests set configuration_blob_digest = null where random() < 0.2;
 update registry.repositories set state = 'deleting' where id in (2, 5);
 delete from gc.blob_review_queue where random() < 0.1;
-delete from gc.link_review_queue where random() < 0.1;
 delete from gc.manifest_review_queue where random() < 0.1;
 insert into gc.holds (collection, key, reason, held_until)
 select 'blob', digest::text, 'upload', now() + '1 hour' from blob where random() < 0.05
 union all
 select 'manifest', row(ns, repo, id)::text, 'keep_alive', now() + '1 hour'
-from manifest where random() < 0.05
-union all
-select 'link', row(namespace_id, repository_id, digest)::text, 'keep_alive', now() + '1 hour'
-from registry.repository_blobs where random() < 0.1;
+from manifest where random() < 0.05;
 analyze;
 """
 
@@ -201,7 +195,6 @@ def decided(conn: Connection) -> dict[tuple[str, str], str]:
 def queued(conn: Connection, condition: str) -> dict[tuple[str, str], int]:
     """The keys in the queues, each with the last of its entries for which the condition holds."""
     columns = {"blob": "q.digest::text", "manifest": "row(namespace_id, repository_id, id)::text",
-               "link": "row(namespace_id, repository_id, digest)::text",
                "repository": "row(namespace_id, id)::text"}
     return {
         (name, key): entry

@@ -96,9 +96,11 @@ update registry.repositories set state = 'deleting' where id > 80;
 # The same rows that one review of the registry deletes.
 BARE_DELETES = [
     """delete from registry.repository_blobs as r where not exists (
-        select from registry.layers as l
-        where (l.namespace_id, l.repository_id, l.digest)
-            = (r.namespace_id, r.repository_id, r.digest))""",
+        select from registry.layers as l where l.digest = r.digest)""",
+    """delete from registry.blobs as b
+    where not exists (select from registry.layers as l where l.digest = b.digest)
+        and not exists (
+            select from registry.manifests as m where m.configuration_blob_digest = b.digest)""",
     """delete from registry.manifests as m where not exists (
         select from registry.tags as t
         where (t.namespace_id, t.repository_id, t.manifest_id)
@@ -140,7 +142,7 @@ def test_a_review_holds_fewer_locks_than_a_bare_delete_of_the_same_rows(app: Dat
 def test_a_review_of_a_registry_holds_fewer_locks_than_bare_deletes_of_the_same_rows(
     new_database: NewDatabase,
 ) -> None:
-    """Links, manifests and repositories in one transaction."""
+    """Blobs, manifests and repositories in one transaction."""
     database = new_database()
     database.psql(REGISTRY)
     with database.connect() as conn:
@@ -152,7 +154,7 @@ def test_a_review_of_a_registry_holds_fewer_locks_than_bare_deletes_of_the_same_
     with database.connect() as conn:
         execute(conn, "begin")
         assert rows(conn, "select collection, deleted from gc.review(2000)") == [
-            ("blob", 0), ("link", 100), ("manifest", 500), ("repository", 20), ("tag", 0)]
+            ("blob", 100), ("manifest", 500), ("repository", 20), ("tag", 0)]
         held = locks(conn)
         execute(conn, "rollback")
     assert held <= 0.95 * bare, f"{held} locks, and bare DELETEs hold {bare}"

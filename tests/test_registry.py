@@ -29,7 +29,6 @@ STORE = "s3://bucket/images"
 # A day has passed for everything that waits.
 PASS_TIME = """
 update gc.blob_review_queue set review_after = now();
-update gc.link_review_queue set review_after = now();
 update gc.manifest_review_queue set review_after = now();
 update gc.repository_review_queue set review_after = now();
 update gc.holds set held_until = now();
@@ -112,10 +111,8 @@ class Registry:
         return self.put(repository, {"manifests": manifests}, tag)
 
     def a_day_passes(self) -> None:
-        """Everything is reviewed, and what that makes garbage is reviewed the next day; but a blob
-        goes as soon as its last link has gone."""
+        """Everything is reviewed, and what that makes garbage is reviewed the next day."""
         execute(self.conn, PASS_TIME)
-        rows(self.conn, "select * from gc.review()")
         rows(self.conn, "select * from gc.review()")
 
     def manifests(self) -> set[tuple[str, str]]:
@@ -230,9 +227,9 @@ def test_a_whole_life(new_database: NewDatabase, partitions: int) -> None:
         assert r.store == {}
         assert rows(conn, "select path from registry.repositories") == [("acme/web",)]
         log = rows(conn, "select label, event from gc.deletion_log where url = %s", url_of("base"))
-        assert log == [(digest_of(b"base"), "link_delete")]
+        assert log == [(digest_of(b"base"), "layer_delete")]
         status = rows(conn, "select queued, tombstones_waiting, blocked, why from gc.status()")
-        assert status == [(0, 0, False, None)] * 5
+        assert status == [(0, 0, False, None)] * 4
 
 
 # Manifests of two layers, one of which all of them have; one in fifty is a list of the 49 before

@@ -112,7 +112,6 @@ def fill_registry(store: Path, images: list[Image]) -> None:
         create_filled_registry(db, f"file://{store}", images)
         # A day later, all that was pushed is due for its first review.
         db.execute("update gc.manifest_review_queue set review_after = now()")
-        db.execute("update gc.link_review_queue set review_after = now()")
         db.execute("update gc.blob_review_queue set review_after = now()")
         db.execute("vacuum analyze")
 

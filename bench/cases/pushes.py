@@ -194,8 +194,7 @@ def push_and_delete(template: str, tracker: str, images: int) -> tuple[float, fl
 
 def queued_bases(database: str, tracker: str) -> int:
     """How many of the layers of base images are in the queue: deletes put them there."""
-    queue = "gc.link_review_queue" if tracker == BLOBGC else "peer.blob_queue"
     return count(database, f"""(
-        select distinct q.digest from {queue} as q
+        select distinct q.digest from {NOTED[tracker][0]} as q
         join generate_series(1, 30) as n on q.digest = digest('base' || n)
     ) as b""")

@@ -13,7 +13,7 @@ Costs = dict[int, list[float]]
 # Each turn has as many used blobs as garbage, and as many again for the bare DELETE.
 CHOOSE = """
 create table bench.chosen as
-select bench.digest(c.number) as digest, 1 + (c.number + 9) / 10 % 1000 as repository, c.fate,
+select bench.digest(c.number) as digest, c.fate,
     row_number() over (partition by c.fate order by random()) % {turns} as turn
 from (
     select number, case when row_number() over () % 2 = 0 then 'garbage' else 'bare' end
@@ -29,9 +29,8 @@ from (
 """
 
 QUEUE = """
-insert into gc.link_review_queue (namespace_id, repository_id, digest, event, review_after)
-select repository, repository, digest, 'layer_delete', now() from bench.chosen
-where turn = %s and fate <> 'bare'
+insert into gc.blob_review_queue (digest, event, review_after)
+select digest, 'layer_delete', now() from bench.chosen where turn = %s and fate <> 'bare'
 order by random()
 """
 
@@ -42,13 +41,10 @@ where c.relkind in ('r', 'i')
     and c.relnamespace::regnamespace::text in ('gc', 'registry', 'registry_partitions');
 """
 
-BARE_DELETES = ["""
-delete from registry.repository_blobs
-where digest = any (array(select digest from bench.chosen where turn = %s and fate = 'bare'))
-""", """
+BARE_DELETE = """
 delete from registry.blobs
 where digest = any (array(select digest from bench.chosen where turn = %s and fate = 'bare'))
-"""]
+"""
 
 
 def growing(scale: Scale) -> Iterator[Comparison]:
@@ -73,7 +69,7 @@ def growing(scale: Scale) -> Iterator[Comparison]:
 
 
 def partitioned(scale: Scale) -> Iterator[Comparison]:
-    """What 64 partitions cost a review of links and, where these go, of their blobs.
+    """What 64 partitions cost a review, half of whose blobs are garbage.
 
     As above, among 10^5 blobs, with both registries at the same time, in turns, after a warm-up.
     """
@@ -92,9 +88,8 @@ def partitioned(scale: Scale) -> Iterator[Comparison]:
         drop_database(database)
     plain, parted = took[0][1:], took[64][1:]
     yield Comparison(
-        "review of links and blobs, 64 partitions", "plain tables", ratios(parted, plain),
-        at_most=3, figures=f"{statistics.median(parted):.0f} and {statistics.median(plain):.0f} µs "
-                           "a blob")
+        "review of a blob, 64 partitions", "plain tables", ratios(parted, plain), at_most=3,
+        figures=f"{statistics.median(parted):.0f} and {statistics.median(plain):.0f} µs")
 
 
 def measure(sizes: list[int], partitions: int, garbage: int, rounds: int) -> tuple[Costs, Costs]:
@@ -126,29 +121,26 @@ def prepare(size: int, partitions: int, garbage: int, turns: int, name: str = ""
 
 
 def review(db: Connection, turn: int, garbage: int) -> float:
-    """Microseconds a blob, of which half are garbage: these go after their links."""
+    """Microseconds a row, of which half are garbage."""
     due = db.execute(QUEUE, (turn,)).rowcount
-    db.execute("vacuum analyze gc.link_review_queue, gc.blob_review_queue, gc.tombstones")
+    db.execute("vacuum analyze gc.blob_review_queue, gc.tombstones")
     db.execute("checkpoint")
     begin = time.perf_counter()
     done = review_all(db)
     took = time.perf_counter() - begin
-    assert due == 2 * garbage and done == (3 * garbage, 2 * garbage), done
+    assert done == (due, garbage) == (2 * garbage, garbage), done
     return 1e6 * took / due
 
 
 def delete_barely(db: Connection, turn: int, garbage: int) -> float:
-    """Microseconds a blob with its link, found by their keys; foreign keys are checked."""
+    """Microseconds a row, found by its key; foreign keys are checked and cascade."""
     db.execute("checkpoint")
     with db.transaction():
         db.execute("set local enable_seqscan = off")
-        db.execute("alter table registry.repository_blobs disable trigger user")
         db.execute("alter table registry.blobs disable trigger user")
         begin = time.perf_counter()
-        for statement in BARE_DELETES:
-            gone = db.execute(statement.encode(), (turn,)).rowcount
+        gone = db.execute(BARE_DELETE, (turn,)).rowcount
         took = time.perf_counter() - begin
-        db.execute("alter table registry.repository_blobs enable trigger user")
         db.execute("alter table registry.blobs enable trigger user")
     assert gone == garbage, gone
     return 1e6 * took / garbage

@@ -12,7 +12,7 @@ REPEATED = 10
 # Every image has a blob of its own, the hot one, and all that are fading; two have the cold one.
 FILL = """
 set session_replication_role = replica;
-insert into registry.namespaces (name) values ('ns');
+insert into registry.namespaces (name) select 'ns' || n from generate_series(1, 100) as n;
 insert into registry.repositories (namespace_id, path)
 select id, name || '/app' from registry.namespaces order by id;
 insert into registry.manifests (
@@ -20,8 +20,8 @@ insert into registry.manifests (
 )
 select r.namespace_id, r.id, '\\x01'::bytea || sha256(n::text::bytea), 'image', '', 1
 from registry.repositories as r
-cross join generate_series(1, {images}) as n
-order by n;
+cross join generate_series(1, {images} / 100) as n
+order by r.id, n;
 create temporary table used (image bigint, position integer, name text);
 insert into used
 select n, 1, 'own' || n from generate_series(1, {images}) as n
@@ -31,9 +31,6 @@ union all select n, 4 + f, 'fading' || f
 from generate_series(1, {images}) as n, generate_series(0, {fading}) as f;
 insert into registry.blobs (digest, size, media_type)
 select distinct '\\x01'::bytea || sha256(name::bytea), 1, 'layer' from used;
-insert into registry.repository_blobs (namespace_id, repository_id, digest)
-select r.namespace_id, r.id, b.digest
-from registry.repositories as r cross join registry.blobs as b;
 insert into registry.layers (
     namespace_id, repository_id, manifest_id, position, digest, size, media_type
 )
@@ -41,12 +38,13 @@ select m.namespace_id, m.repository_id, m.id, u.position,
     '\\x01'::bytea || sha256(u.name::bytea), 1, 'layer'
 from used as u
 join registry.manifests as m on m.id = u.image;
+insert into registry.repository_blobs (namespace_id, repository_id, digest)
+select distinct namespace_id, repository_id, digest from registry.layers;
 """
 
 QUEUE = """
-insert into gc.link_review_queue (namespace_id, repository_id, digest, event, review_after)
-select r.namespace_id, r.id, '\\x01'::bytea || sha256(%s), 'layer_delete', now()
-from registry.repositories as r cross join generate_series(1, %s)
+insert into gc.blob_review_queue (digest, event, review_after)
+select '\\x01'::bytea || sha256(%s), 'layer_delete', now() from generate_series(1, %s)
 """
 
 # The one that is left comes last in the index.
@@ -58,14 +56,13 @@ where digest = '\\x01'::bytea || sha256(%s)
 
 
 def shared(scale: Scale) -> Iterator[Comparison]:
-    """The review of a blob that 100,000 images of a repository share, against one that two share.
+    """The review of a blob that 100,000 images share, against that of one that two share.
 
-    Both are kept: what is reviewed is their link. 1000 entries of the one and then 1000 of the
-    other are due, as after 1000 images that had it were deleted, and a review has nothing else to
-    decide. Once with plain tables, and once with 64 partitions. Only shown is a blob that 100,000
-    images shared until a moment ago and one still has: its first review passes by all dead entries
-    of an index, in which the living one comes last, and marks them, so that the second does not.
-    There is one entry each time.
+    Both are kept. 1000 entries of the one and then 1000 of the other are due, as after 1000 images
+    that had it were deleted, and a review has nothing else to decide. Once with plain tables, and
+    once with 64 partitions. Only shown is a blob that 100,000 images shared until a moment ago and
+    one still has: its first review passes by all dead entries of an index, in which the living one
+    comes last, and marks them, so that the second does not. There is one entry each time.
     """
     images = scale.of(100_000, 10_000)
     for partitions in (0,) if scale.quick else (0, 64):
@@ -102,7 +99,7 @@ def review(db: Connection, blob: str, entries: int = 1) -> float:
     """How long a review takes, in milliseconds, that has this blob to decide on."""
     db.execute(QUEUE, (blob.encode(), entries))
     begin = time.perf_counter()
-    row = db.execute("select kept from gc.review(1000) where collection = 'link'").fetchone()
+    row = db.execute("select kept from gc.review(1000) where collection = 'blob'").fetchone()
     took = 1000 * (time.perf_counter() - begin)
     assert row == (entries,), row
     return took

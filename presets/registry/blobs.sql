@@ -1,14 +1,14 @@
 -- Blobs in repositories: links, which let a repository use a blob.
 
--- Whatever a session's bytea_output is.
-create function _link_key(r repositories, digest bytea)
+create function _blob_key(digest bytea)
     returns text
     language sql
     immutable
     parallel safe
-    return format(E'(%s,%s,"\\\\x%s")', r.namespace_id, r.id, encode(digest, 'hex'));
+    return E'\\x' || encode(digest, 'hex');
 
-comment on function _link_key(repositories, bytea) is 'A link''s key as blobgc has it.';
+comment on function _blob_key(bytea) is
+    'A blob''s key as blobgc has it, whatever a session''s bytea_output is.';
 
 
 create function _refuse_unknown_blob(r repositories, digest bytea)
@@ -22,27 +22,28 @@ create function _refuse_unknown_blob(r repositories, digest bytea)
 comment on function _refuse_unknown_blob(repositories, bytea) is 'Raises ZR001.';
 
 
--- A manifest will follow: until then the link is kept alive. Waits for a review that has the blob
--- or the link, and may find it gone, and for whoever unlinks it.
+-- A link keeps nothing, but a manifest will follow: until then the blob is kept alive. Waits for a
+-- review that has the blob, and may find it gone, and for whoever unlinks it.
 create function _link(r repositories, key bytea)
     returns void
     language plpgsql
     volatile
 as $$
 begin
+    if not gc.keep_alive('blob', registry._blob_key(key)) then
+        perform registry._refuse('ZR001',
+            format('there is no blob %s', registry.digest_text(key)),
+            'It was never uploaded, or has been collected.', 'Upload it.');
+    end if;
     loop
         insert into registry.repository_blobs (namespace_id, repository_id, digest)
-        select r.namespace_id, r.id, b.digest from registry.blobs as b
-        where b.digest = key
-        for key share
+        values (r.namespace_id, r.id, key)
         on conflict do nothing;
-        exit when gc.keep_alive('link', registry._link_key(r, key));
-        perform from registry.blobs as b where b.digest = key;
-        if not found then
-            perform registry._refuse('ZR001',
-                format('there is no blob %s', registry.digest_text(key)),
-                'It was never uploaded, or has been collected.', 'Upload it.');
-        end if;
+        exit when found;
+        perform from registry.repository_blobs as l
+        where (l.namespace_id, l.repository_id, l.digest) = (r.namespace_id, r.id, key)
+        for key share;
+        exit when found;
     end loop;
 end;
 $$;
@@ -154,8 +155,12 @@ create function has_blob(repository text, digest text)
 as $$
 declare
     r registry.repositories := registry._enter(repository);
+    key bytea := registry.digest_bytes(digest);
 begin
-    return gc.keep_alive('link', registry._link_key(r, registry.digest_bytes(digest)));
+    return exists (
+        select from registry.repository_blobs as l
+        where (l.namespace_id, l.repository_id, l.digest) = (r.namespace_id, r.id, key)
+    ) and gc.keep_alive('blob', registry._blob_key(key));
 end;
 $$;
 

@@ -9,12 +9,13 @@
 -- gc.upgrade_registry runs them again in a schema of an earlier version: a table that is there
 -- stays, a new one comes, functions and views are replaced. The rest stands in upgrade/.
 --
--- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep their
--- repository's links to blobs, and links keep blobs. All of that is foreign keys. An operation
--- therefore locks what it is about to refer to or to rely on (for key share): a review skips what
--- is locked, and what a review, or another operation, has locked is waited for, and is then there
--- or not. So no foreign key ever fails. Every operation starts from an active repository. The order
--- of locks: the repository, pushes (lower digests first), blobs, then their links, manifests, tags.
+-- Who keeps whom: a tag, a list and a subject keep manifests; manifests and layers keep blobs, by
+-- referring to the links of their repository, which blobs own. All of that is foreign keys. An
+-- operation therefore locks what it is about to refer to or to rely on (for key share): a review
+-- skips what is locked, and what a review, or another operation, has locked is waited for, and is
+-- then there or not. So no foreign key ever fails. Every operation starts from an active
+-- repository. The order of locks: the repository, pushes (lower digests first), blobs, then their
+-- links, manifests, tags.
 --
 -- No setting of a session changes what a function does: there is no backslash in a plain literal,
 -- and no cast of bytea or of an interval to text. Times that protect are told by the clock.

@@ -12,8 +12,8 @@ comment on function _is_foreign(text) is
     'Whether layers of this media type are pulled from elsewhere, and need not be pushed.';
 
 
--- Locks their links, so that a review leaves these alone until references to them are committed,
--- and so that nobody unlinks them. A link keeps its blob.
+-- Locks their links, so that a review leaves the blobs alone until references are committed, and so
+-- that nobody unlinks them.
 create function _lock_blobs(r repositories, wanted _descriptor[])
     returns _descriptor[]
     language plpgsql

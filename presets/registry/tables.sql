@@ -1,6 +1,7 @@
 -- The tables. All that is in a repository has the repository's key, so that it can be drained by
--- repository. Blobs and links are partitioned by digest, the rest by namespace: every foreign key
--- has the partition key of the table it is in, so that one partition tells who refers to a row.
+-- repository. Blobs and links are partitioned by digest, the rest by namespace. Every foreign key
+-- has the partition key of the table it is in, so that one partition tells who refers to a row; all
+-- partitions of links are asked only when a repository goes.
 
 create table namespaces (
     id bigint generated always as identity
@@ -68,7 +69,7 @@ comment on column blobs.created_at is 'When it was uploaded first.';
 create table repository_blobs (
     like in_repository including comments,
     digest bytea not null
-        constraint repository_blobs_digest_fkey references blobs on delete restrict,
+        constraint repository_blobs_digest_fkey references blobs on delete cascade,
     created_at timestamptz not null default now(),
     constraint repository_blobs_pkey primary key (namespace_id, repository_id, digest),
     constraint repository_blobs_repository_fkey
@@ -78,7 +79,7 @@ create table repository_blobs (
 create index repository_blobs_digest_idx on repository_blobs (digest);
 
 comment on table repository_blobs is
-    'Links: which blobs a repository may use. A link keeps its blob.';
+    'Links: which blobs a repository may use. A link keeps nothing; it goes with its blob.';
 comment on column repository_blobs.digest is 'The blob.';
 comment on column repository_blobs.created_at is 'Since when it is linked.';
 
@@ -142,7 +143,7 @@ create table layers (
 /* partition by hash (namespace_id) */;
 create index layers_digest_idx on layers (digest, namespace_id, repository_id);
 
-comment on table layers is 'The layers of manifests. They keep their links.';
+comment on table layers is 'The layers of manifests. They keep their blobs, through links.';
 comment on column layers.manifest_id is 'The manifest.';
 comment on column layers.position is 'Its place in the manifest, from 1: a blob may occur twice.';
 comment on column layers.digest is 'The blob.';

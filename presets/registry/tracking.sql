@@ -4,12 +4,9 @@ select gc.track('blobs', name => 'blob',
     url => format('%I.blob_url(digest)', current_schema()),
     size => 'size',
     label => format('%I.digest_text(digest)', current_schema()),
-    events => '{"blob_insert": "blob_upload", "repository_blobs_delete": "link_delete"}');
-
-select gc.track('repository_blobs', name => 'link',
-    label => format('%I.digest_text(digest)', current_schema()),
+    owned => array['repository_blobs'],
     events => '{
-        "link_insert": "blob_upload",
+        "blob_insert": "blob_upload",
         "manifests_delete": "manifest_delete",
         "layers_delete": "layer_delete"
     }');
@@ -52,8 +49,7 @@ select gc.track('repositories', name => 'repository',
     ]);
 
 -- One that is not filled within 2 minutes is reviewed then, one that is deleted at once. A tag that
--- has expired goes in the same review. A link has waited for its blob, too.
+-- has expired goes in the same review.
 insert into gc.review_after_defaults
-values ('repository_insert', '2 minutes'), ('repository_update', '0'), ('tag_expiry', '0'),
-    ('link_delete', '0')
+values ('repository_insert', '2 minutes'), ('repository_update', '0'), ('tag_expiry', '0')
 on conflict do nothing;

@@ -1,16 +1,5 @@
 -- Uploads of blobs.
 
-create function _blob_key(digest bytea)
-    returns text
-    language sql
-    immutable
-    parallel safe
-    return E'\\x' || encode(digest, 'hex');
-
-comment on function _blob_key(bytea) is
-    'A blob''s key as blobgc has it, whatever a session''s bytea_output is.';
-
-
 create function begin_blob_upload(
     repository text, digest text, wait interval default '5 seconds', upload text default null
 )

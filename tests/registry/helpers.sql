@@ -97,21 +97,11 @@ $$ select r.path || ' ' || test.name_of(m.digest) from registry.manifests as m
 create function test.tombstones() returns setof text language sql stable as
 $$ select test.name_of(t.key::bytea) from gc.tombstones as t where t.collection = 'blob' $$;
 
-create function test.links() returns setof text language sql stable as
-$$ select r.path || ' ' || test.name_of(l.digest) from registry.repository_blobs as l
-   join registry.repositories as r on r.id = l.repository_id $$;
-
 -- What is queued, and why: the latest entry of each key.
 create function test.queued() returns setof text language sql stable as $$
     select distinct on (q.digest) test.name_of(q.digest) || ': ' || q.event
     from gc.blob_review_queue as q
     order by q.digest, q.entry desc
-$$;
-
-create function test.queued_links() returns setof text language sql stable as $$
-    select distinct on (q.repository_id, q.digest) test.name_of(q.digest) || ': ' || q.event
-    from gc.link_review_queue as q
-    order by q.repository_id, q.digest, q.entry desc
 $$;
 
 create function test.queued_manifests() returns setof text language sql stable as $$
@@ -124,7 +114,6 @@ $$;
 
 create function test.empty_queues() returns void language sql as $$
     delete from gc.blob_review_queue;
-    delete from gc.link_review_queue;
     delete from gc.manifest_review_queue;
     delete from gc.repository_review_queue;
     delete from gc.tag_review_queue;
@@ -134,7 +123,6 @@ $$;
 -- Everything that waits is due, and what was held is held no longer.
 create function test.pass_time() returns void language sql as $$
     update gc.blob_review_queue set review_after = now();
-    update gc.link_review_queue set review_after = now();
     update gc.manifest_review_queue set review_after = now();
     update gc.repository_review_queue set review_after = now();
     update gc.tag_review_queue set review_after = now();

@@ -1,9 +1,8 @@
 -- The layout: what gc.create_registry makes, and what it refuses.
 savepoint layout;
 
-select set_eq($$select name from gc.collections$$,
-    '{blob, link, manifest, repository, tag}'::text[],
-    'the collections are blob, link, manifest, repository and tag');
+select set_eq($$select name from gc.collections$$, '{blob, manifest, repository, tag}'::text[],
+    'the collections are blob, manifest, repository and tag');
 select has_table('gc', q, q || ' is there')
 from unnest('{blob_review_queue, manifest_review_queue, review_after_defaults}'::name[]) as q;
 select is_empty($$select c.oid::regclass from pg_class as c
@@ -46,12 +45,9 @@ select is((select count(*) from pg_class where relnamespace = 'registry'::regnam
     'so many tables are partitioned');
 select is((select count(*) from pg_inherits where inhparent = 'registry.tags'::regclass),
     :partitions::bigint, 'each into so many');
-select is_empty($$select r.reference from gc.collections as c
-    cross join lateral gc._references(c) as r where r.linked$$,
-    'of each table that can keep a row, one partition tells whether it does');
 select results_eq('select collection, blocked, why from gc.status()', $$values
-    ('blob', false, null::text), ('link', false, null), ('manifest', false, null),
-    ('repository', false, null), ('tag', false, null)$$, 'all is well');
+    ('blob', false, null::text), ('manifest', false, null), ('repository', false, null),
+    ('tag', false, null)$$, 'all is well');
 
 -- Refused, and nothing is left behind.
 select throws_ok($$select gc.create_registry('other', 's3://b')$$, '42710', null,

@@ -76,7 +76,7 @@ select registry.begin_blob_upload('acme/app', test.digest('base')) \g /dev/null
 select test.refused($$registry.finish_blob_upload('acme/app', test.digest('base'), 5)$$, 'ZR010',
     'the same blob cannot have another size');
 select ok(registry.has_blob('acme/app', test.digest('base')), 'the repository has it');
-select isnt_empty($$select from gc.holds where collection = 'link' and reason = 'keep_alive'$$,
+select isnt_empty($$select from gc.holds where collection = 'blob' and reason = 'keep_alive'$$,
     'and the check keeps it alive');
 select ok(not registry.has_blob('a', test.digest('base')), 'another repository does not');
 select test.refused($$registry.mount_blob('a', test.digest('base'), 'a/b/c/d')$$, 'ZR001',

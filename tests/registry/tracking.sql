@@ -28,21 +28,14 @@ select test.empty_queues() \g /dev/null
 
 -- A manifest that is deleted queues its configuration and its layers.
 select registry.delete_manifest('acme/app', :'one') \g /dev/null
-select set_eq('select * from test.queued_links()',
+select set_eq('select * from test.queued()',
     $$values ('config of one: manifest_delete'), ('base: layer_delete'), ('app: layer_delete')$$,
-    'deleting a manifest queues the links of its configuration and its layers');
-select is_empty('select * from test.queued()', 'but not the blobs, which the links keep');
-select ok(min(review_after) between now() + interval '1 day' and now() + interval '1 day 1 minute',
-    'for a day later') from gc.link_review_queue;
-select registry.unlink_blob('acme/app', test.digest('app')) \g /dev/null
-select results_eq('select test.name_of(digest), event, review_after from gc.blob_review_queue',
-    $$values ('app', 'link_delete', now())$$,
-    'a blob whose link is deleted is queued, and due at once: the link has waited for it');
+    'deleting a manifest queues its configuration and its layers');
 select test.empty_queues() \g /dev/null
 select test.push_list('acme/app', 'nothing', '{}') as nothing \gset
 select test.empty_queues() \g /dev/null
 select registry.delete_manifest('acme/app', :'nothing') \g /dev/null
-select is_empty('select * from test.queued_links()', 'a manifest without configuration queues none');
+select is_empty('select * from test.queued()', 'a manifest without configuration queues none');
 
 -- A manifest list that is deleted queues its children, and not itself.
 select test.push('acme/app', 'amd64', '{base}') as amd64 \gset
@@ -53,7 +46,7 @@ select registry.delete_manifest('acme/app', :'both') \g /dev/null
 select set_eq('select * from test.queued_manifests()',
     $$values ('amd64: manifest_list_delete'), ('arm64: manifest_list_delete')$$,
     'deleting a list queues each child, not the list');
-select is_empty('select * from test.queued_links()', 'and no link');
+select is_empty('select * from test.queued()', 'and no blob');
 
 -- A tag that is deleted queues its manifest; two of one manifest lead to one review.
 select registry.tag('acme/app', 'a', :'amd64'), registry.tag('acme/app', 'b', :'amd64') \g /dev/null
@@ -101,7 +94,7 @@ select is((select count(*) from registry.layers as l
     'a manifest of 10,000 layers is pushed');
 delete from registry.layers as l using registry.manifests as m
 where m.id = l.manifest_id and registry.digest_text(m.digest) = :'big';
-select is((select count(*) from gc.link_review_queue), 3::bigint,
+select is((select count(*) from gc.blob_review_queue), 3::bigint,
     'deleting 10,000 layers of 3 blobs in one statement queues 3 keys');
 
 -- TRUNCATE, disabled triggers, partitions: nothing live is lost, and a scan finds the rest.
@@ -149,7 +142,5 @@ insert into gc.review_after_defaults values ('blob_upload', '0');
 select test.upload('acme/app', 'at once') \g /dev/null
 select is(min(review_after), now(), 'a delay of zero means due at once')
 from gc.blob_review_queue;
-select is(max(review_after), now(), 'for its link, too')
-from gc.link_review_queue;
 
 rollback to tracking;

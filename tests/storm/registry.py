@@ -345,7 +345,7 @@ class Pusher(Client):
             self.oracle.count("restore")
 
     def pause(self) -> None:
-        collection = self.chance.choice(["blob", "link", "manifest", "repository"])
+        collection = self.chance.choice(["blob", "manifest", "repository"])
         what = self.chance.choice(["reviews", "deletes", None])
         self.rows("select gc.pause(%s, 'storm', now() + interval '1 second', %s)", collection, what)
         time.sleep(self.chance.uniform(0, 0.5))

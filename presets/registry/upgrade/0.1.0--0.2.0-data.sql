@@ -31,22 +31,12 @@ begin
         select m.namespace_id, m.repository_id, m.configuration_blob_digest from manifests as m
         where m.configuration_blob_digest is not null
         on conflict do nothing;
-        if not exists (
-            select from pg_constraint as k
-            where k.conrelid = 'repository_blobs'::regclass
-                and k.conname = 'repository_blobs_digest_fkey'
-        ) then
-            alter table repository_blobs add constraint repository_blobs_digest_fkey
-                foreign key (digest) references blobs on delete restrict;
-        end if;
         alter table manifests add constraint manifests_configuration_fkey
             foreign key (namespace_id, repository_id, configuration_blob_digest)
             references repository_blobs on delete restrict;
         alter table layers add constraint layers_link_fkey
             foreign key (namespace_id, repository_id, digest)
             references repository_blobs on delete restrict;
-        -- What waited to be reviewed as a blob is kept by a link now, which nobody has queued.
-        insert into gc.scan_requests (collection, reason) values ('link', 'links are collected');
     end if;
 end;
 $$;

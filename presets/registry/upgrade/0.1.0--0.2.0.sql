@@ -12,8 +12,8 @@ drop function if exists _lock_manifest(repositories, bytea);
 
 alter table tags add column if not exists expired_by bigint;
 
--- Manifests and layers keep links, and links keep blobs: before, they kept blobs themselves. The
--- order is that of operations. Where the extension is upgraded too, begin.sql has these locks.
+-- Manifests and layers refer to links: before, they referred to blobs themselves. The order is that
+-- of operations. Where the extension is upgraded too, begin.sql has these locks.
 lock table repositories, blobs, repository_blobs, manifests, layers in access exclusive mode;
 do $$
 begin
@@ -23,7 +23,6 @@ begin
     ) then
         alter table layers drop constraint layers_digest_fkey;
         alter table manifests drop constraint manifests_configuration_fkey;
-        alter table repository_blobs drop constraint repository_blobs_digest_fkey;
         drop index manifests_configuration_idx;
     end if;
 end;
