@@ -167,8 +167,8 @@ comment on function gc._held_sql(gc._shape) is
     'The part of a second look that notes what somebody holds.';
 
 
--- A later statement than the lock of the targets, so that it sees every owned row there is. One that
--- somebody has locked is not counted the second time.
+-- A later statement than the lock of the targets, so that it sees every owned row there is. Nearly
+-- always, nobody has one locked; if somebody has, it is not counted the second time.
 create function gc._lock_children_sql(c gc._shape)
     returns text
     language sql
@@ -178,14 +178,22 @@ as $$
     select coalesce(string_agg(
         gc._render($template$
 -- Whoever refers to a row of {child} has that one locked, and not the target.
-this.locked := array(
-    select q.ctid from {queue} as q
+begin
+    perform from {queue} as q
+    join {child} as r on {r_is_q}
     where q.ctid = any (this.locked)
-        and (select count(*) from {child} as r where {r_is_q}) = (
-            select count(*)
-            from (select from {child} as r where {r_is_q} for update skip locked) as o
-        )
-);$template$,
+    for update of r nowait;
+exception
+    when lock_not_available then
+        this.locked := array(
+            select q.ctid from {queue} as q
+            where q.ctid = any (this.locked)
+                and (select count(*) from {child} as r where {r_is_q}) = (
+                    select count(*)
+                    from (select from {child} as r where {r_is_q} for update skip locked) as o
+                )
+        );
+end;$template$,
             c.words || jsonb_build_object(
                 'child', gc._only(r.referencing), 'r_is_q', gc._key_pair(r))),
         E'\n' order by r.depth, r.owned), '')

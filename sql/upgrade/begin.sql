@@ -74,7 +74,7 @@ begin
                 from pg_class as c
                 where c.relnamespace = 'gc'::regnamespace and c.relkind = 'r'
                 union all
-                -- A registry whose manifests refer to blobs, and not to links, is made again in part.
+                -- A registry whose layers refer to blobs, and not to links, is made again in part.
                 select format('lock table %s in access exclusive mode', c.oid::regclass)
                 from pg_constraint as k
                 join pg_class as c on c.relnamespace = k.connamespace and c.relname in
