@@ -79,7 +79,7 @@ def test_a_cause_is_followed_from_a_repository_to_the_last_object(
         assert r.blobs() == {
             "base", "other config", "other layer", "lost config", "lost layer"}
         why = value(conn, "select why from gc.receipt('ticket 4711') where state = 'kept'")
-        assert why == "by registry.layers(digest)"
+        assert why == "by registry.layers(namespace_id, repository_id, digest)"
         assert not value(conn, "select bool_or(complete) from gc.receipt('ticket 4711')")
 
         assert r.run() == {url_of(text) for text in gone}
