@@ -33,6 +33,8 @@ declare
     to_do integer := (select count(*) from gc._per_url(urls, generations));
     step integer;
 begin
+    insert into gc.witnesses as w values (pg_current_xact_id(), gc._running())
+    on conflict (deleted_by) do update set running = w.running || excluded.running;
     for attempt in 1 .. 2 loop
         perform from gc.deleted_objects as d where d.url = any (urls) order by d.url for update;
         update gc.deleted_objects as d
