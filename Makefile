@@ -92,6 +92,7 @@ SERVING = \
 	sql/listings.sql \
 	sql/reconciling.sql \
 	sql/registry.sql \
+	sql/replication.sql \
 	sql/rights.sql \
 	sql/entry_points.sql
 

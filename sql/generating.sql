@@ -89,6 +89,10 @@ begin
                 and (not g.tgisinternal or g.tgenabled not in ('O', 'A'))
             join pg_proc as f on f.oid = g.tgfoid
             where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
+            union all
+            select (s.srsubid, s.srrelid)::text
+            from pg_subscription_rel as s join pg_class as r on r.oid = s.srrelid
+            where r.relnamespace = 'gc'::regnamespace or s.srrelid in (select t.id from tables as t)
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );
