@@ -89,10 +89,6 @@ begin
                 and (not g.tgisinternal or g.tgenabled not in ('O', 'A'))
             join pg_proc as f on f.oid = g.tgfoid
             where f.pronamespace <> 'gc'::regnamespace or f.proname = any (functions)
-            union all
-            select (s.srsubid, s.srrelid)::text
-            from pg_subscription_rel as s join pg_class as r on r.oid = s.srrelid
-            where r.relnamespace = 'gc'::regnamespace or s.srrelid in (select t.id from tables as t)
         )
         select string_agg(f.fact, ' ' order by f.fact) from facts as f
     );
@@ -119,7 +115,8 @@ begin
         -- Whose functions the expressions may call.
         (select s.trusted_roles from gc.settings as s),
         (select n.nspowner from pg_namespace as n where n.nspname = 'gc'),
-        array(select r.oid from pg_roles as r where r.rolsuper order by r.oid)
+        array(select r.oid from pg_roles as r where r.rolsuper order by r.oid),
+        array(select s.srrelid from pg_subscription_rel as s order by s.srrelid)
     )::text);
 end;
 $$;

@@ -442,8 +442,8 @@ comment on function gc._admit_changed_sql(gc._shape) is
     'What rows have to pass whose object cannot be told.';
 
 
--- Everybody who could still know the row that went must have ended. Who has not ended is a witness of
--- all that came later as well, so the first such deletion is the end of those that are forgotten.
+-- Everybody who could still know the row that went must have ended. Who has not ended is a witness
+-- of all that came later as well: so the first such deletion is the end of what is forgotten.
 create function gc._forget_deleted(batch integer)
     returns void
     language plpgsql

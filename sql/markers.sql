@@ -211,7 +211,7 @@ comment on function gc._is_same_server(gc.markers) is
     'Whether the marker was last moved from this server, since it was started.';
 
 
--- A clock that was set back leaves times that are still to come: what is known of them is of the past.
+-- A clock that was set back leaves times that are still to come: what was known then is of no use.
 create function gc._is_recent(moment timestamptz, span interval)
     returns boolean
     language sql

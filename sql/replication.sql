@@ -1,8 +1,8 @@
 -- Logical replication: of a database that publishes its tables, and of one that subscribes.
 --
--- A publication of all tables has ours among them. PostgreSQL refuses to change a row of a published
--- table that it cannot name to subscribers: so each of our tables without a primary key is named by
--- the whole row. That is written to the log only where wal_level is logical.
+-- A publication of all tables has ours among them. PostgreSQL refuses to change rows of a published
+-- table that it cannot name to subscribers: in our tables without a primary key, the whole row is
+-- the name. That is written to the log only where wal_level is logical.
 
 create function gc._identify(relation regclass)
     returns void
