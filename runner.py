@@ -74,7 +74,7 @@ class Runner:
         for store in self.stores:  # Before any row is reviewed.
             store.check()
         self.prefixes = [store.prefix for store in self.stores]
-        self.pools = {store: ThreadPoolExecutor(options.threads) for store in self.stores}
+        self.pools = {store: ThreadPoolExecutor(store.threads) for store in self.stores}
         self.settler = ThreadPoolExecutor(1)
         self.at_markers = {store: ThreadPoolExecutor(1) for store in self.stores}
         # What is being done with a marker.
@@ -400,7 +400,7 @@ class Runner:
                 good.append(tombstone)
             else:
                 batch.fates[tombstone.id] = REFUSED
-        length = max(batch.store.flow.size, len(good) // self.options.threads // 4)
+        length = max(batch.store.flow.size, len(good) // batch.store.threads // 4)
         if any(tombstone.care for tombstone in good):
             length = min(length, AT_A_LOOK)
         shares = [good[i:i + length] for i in range(0, len(good), length)]
