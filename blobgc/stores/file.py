@@ -46,7 +46,7 @@ class FileStore(Store):
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
-        self.ahead = 0.0  # Seconds by which the file system's clock is ahead of ours.
+        self.ahead = 0.0  # Seconds by which the file system's clock is ahead of time.monotonic().
         self.clock_holds_until = 0.0
 
     @classmethod
@@ -203,12 +203,12 @@ class FileStore(Store):
             path = f"/{self.folder}.blobgc-{uuid.uuid4().hex}"
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             try:
-                self.ahead = os.fstat(descriptor).st_ctime - time.time()
+                self.ahead = os.fstat(descriptor).st_ctime - time.monotonic()
             finally:
                 os.close(descriptor)
                 os.unlink(path)
             self.clock_holds_until = time.monotonic() + CLOCK_HOLDS
-        return time.time() + self.ahead
+        return time.monotonic() + self.ahead
 
     def delete_carefully(self, tombstones: list[Tombstone]) -> list[str]:
         (tombstone,) = tombstones
