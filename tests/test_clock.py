@@ -14,10 +14,7 @@ from conftest import Connection, execute, rows, value, wait_until
 from stores import FileObjects
 from worlds import Process, World, collect, make_template, tombstones
 
-LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
-
-if not LIBRARY.exists():
-    LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 DAY = 86400
 

@@ -56,7 +56,7 @@ def disk_of(folder: Path, size: str) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Disk, Cluster]]:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Disk, Cluster]]:
     """A server on a small disk, with a database that is ready."""
     with disk_of(Path(tempfile.mkdtemp(prefix="blobgc_disk.")) / "disk", "160m") as disk:
         disk.folder.parent.chmod(0o755)
