@@ -75,6 +75,6 @@ revoke all on function gc.complete(text, regproc) from public;
 
 comment on function gc.complete(text, regproc) is
     'Has gc.restore call a function for the rows of a collection that come back: of their keys '
-    '(text[]) and of whether they are back (boolean). Before they are, it may lock what others lock '
-    'first; when they are, it adds what they need and no foreign key says. If it raises, nothing '
-    'comes back. Null: no function.';
+    '(text[]) and of whether they are back (boolean). Before they are, it may lock what others '
+    'lock first; when they are, it adds what they need and no foreign key says. If it raises, '
+    'nothing comes back. Null: no function.';
