@@ -68,6 +68,7 @@ RETURNING = \
 	sql/trash.sql \
 	sql/reviving.sql \
 	sql/restoring.sql \
+	sql/completing.sql \
 	sql/orphaning.sql
 
 # What stops it: a person, for a while or for one row, or the brake.
@@ -112,6 +113,7 @@ PRESET = \
 	presets/registry/referrers.sql \
 	presets/registry/tags.sql \
 	presets/registry/manifests.sql \
+	presets/registry/completing.sql \
 	presets/registry/images.sql \
 	presets/registry/pulls.sql \
 	presets/registry/judging.sql \
