@@ -89,7 +89,8 @@ def grant(conn: Connection, schema: Schema, session: Session, people: Roles) -> 
                     "truncate")
         execute(conn, f"grant {what} on {table} to {whom}")
         if session.has_owner:
-            execute(conn, f"alter table {table} owner to {people.owner}")
+            execute(conn, f"alter table {table} owner to {people.owner}; "
+                          f"update gc.settings set trusted_roles = array['{people.owner}'::name]")
     execute(conn, f"select gc.grant_runner({literal(people.reviewer)})")
 
 
