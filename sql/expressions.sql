@@ -81,32 +81,37 @@ comment on function gc._parse_expression(regclass, text, text) is
 -- is what depends on the time or on how values are printed, which generated code lays down.
 create function gc._unfit_call(nodes text, with_time boolean)
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select format('%s reads more than the row', p.oid::regprocedure)
-    from regexp_matches(nodes, ':(?:op)?funcid (\d+)', 'g') as m
-    join pg_proc as p on p.oid = m[1]::oid
-    where p.pronamespace = 'pg_catalog'::regnamespace
-        and p.provolatile <> 'i'
-        and (p.provolatile = 'v' or p.proname not in (
-            'age', 'anytextcat', 'array_to_json', 'array_to_string', 'concat', 'concat_ws',
-            'convert', 'convert_from', 'convert_to', 'date', 'date_add', 'date_part',
-            'date_subtract', 'date_trunc', 'extract', 'format', 'interval_pl_timestamptz',
-            'json_build_array', 'json_build_object', 'jsonb_build_array', 'jsonb_build_object',
-            'jsonb_path_exists_tz', 'jsonb_path_match_tz', 'jsonb_path_query_array_tz',
-            'jsonb_path_query_first_tz', 'length', 'make_timestamptz', 'now', 'overlaps',
-            'quote_literal', 'quote_nullable', 'row_to_json', 'statement_timestamp', 'textanycat',
-            'time', 'timestamp', 'timestamptz', 'timestamptz_mi_interval',
-            'timestamptz_pl_interval', 'timetz', 'timezone', 'to_char', 'to_date', 'to_json',
-            'to_jsonb', 'to_number', 'to_timestamp', 'transaction_timestamp', 'xml_is_well_formed'
-        ) and p.proname !~ '^(date|timestamp|timestamptz)_(cmp|eq|ge|gt|le|lt|ne)_'
-        or not with_time and (
-            p.proname in ('now', 'statement_timestamp', 'transaction_timestamp')
-            or p.proname = 'age' and p.pronargs = 1
-        ) or p.proname = 'age' and p.proargtypes[0] = 'xid'::regtype)
-    limit 1
+begin
+    return (
+        select format('%s reads more than the row', p.oid::regprocedure)
+        from regexp_matches(nodes, ':(?:op)?funcid (\d+)', 'g') as m
+        join pg_proc as p on p.oid = m[1]::oid
+        where p.pronamespace = 'pg_catalog'::regnamespace
+            and p.provolatile <> 'i'
+            and (p.provolatile = 'v' or p.proname not in (
+                'age', 'anytextcat', 'array_to_json', 'array_to_string', 'concat', 'concat_ws',
+                'convert', 'convert_from', 'convert_to', 'date', 'date_add', 'date_part',
+                'date_subtract', 'date_trunc', 'extract', 'format', 'interval_pl_timestamptz',
+                'json_build_array', 'json_build_object', 'jsonb_build_array',
+                'jsonb_build_object', 'jsonb_path_exists_tz', 'jsonb_path_match_tz',
+                'jsonb_path_query_array_tz', 'jsonb_path_query_first_tz', 'length',
+                'make_timestamptz', 'now', 'overlaps', 'quote_literal', 'quote_nullable',
+                'row_to_json', 'statement_timestamp', 'textanycat', 'time', 'timestamp',
+                'timestamptz', 'timestamptz_mi_interval', 'timestamptz_pl_interval', 'timetz',
+                'timezone', 'to_char', 'to_date', 'to_json', 'to_jsonb', 'to_number',
+                'to_timestamp', 'transaction_timestamp', 'xml_is_well_formed'
+            ) and p.proname !~ '^(date|timestamp|timestamptz)_(cmp|eq|ge|gt|le|lt|ne)_'
+            or not with_time and (
+                p.proname in ('now', 'statement_timestamp', 'transaction_timestamp')
+                or p.proname = 'age' and p.pronargs = 1
+            ) or p.proname = 'age' and p.proargtypes[0] = 'xid'::regtype)
+        limit 1
+    );
+end;
 $$;
 
 comment on function gc._unfit_call(text, boolean) is

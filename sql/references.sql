@@ -90,6 +90,7 @@ begin
             select gc._columns(relation, (i.indkey::smallint[])[0:i.indnkeyatts - 1])
         ) as k(columns)
         where i.indrelid = relation and i.indisprimary
+            and i.indnkeyatts = cardinality(_shares_key.columns)
             and k.columns @> _shares_key.columns and _shares_key.columns @> k.columns
     ) and not exists (
         select from unnest(_shares_key.columns, targets) as u(name, target_name)
@@ -509,6 +510,25 @@ comment on function gc._require_owned(gc.collections) is
     'Raises for an owned reference that has gone since gc.track was called.';
 
 
+-- A catalog has no index on what a foreign key refers to, but one on where it is.
+create function gc._tables_named(places text[])
+    returns setof oid
+    language plpgsql
+    stable
+    rows 10
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select distinct to_regclass(substring(p from '^((?:"[^"]*"|[^("])*)\('))::oid
+        from unnest(places) as p;
+end;
+$$;
+
+comment on function gc._tables_named(text[]) is
+    'The tables of these places, each of which is a table and its columns.';
+
+
 -- Of gc._references, only what is asked here, because every review asks.
 create function gc._owned_tables(c gc.collections)
     returns table (relation oid, is_child boolean)
@@ -524,16 +544,26 @@ begin
     end if;
     roots := array(select p::oid from gc._partitions(c.target) as p);
     return query
-        with recursive tree(id, is_child) as (
+        with recursive keys as materialized (
+            select k.conrelid, k.confrelid, k.confkey, n.columns
+            from gc._tables_named(c.owned) as r
+            join pg_constraint as k on k.conrelid = r and k.contype = 'f' and k.conparentid = 0
+            cross join lateral (
+                select array_agg(a.attname order by u.n),
+                    string_agg(quote_ident(a.attname), ', ' order by u.n)
+                from unnest(k.conkey) with ordinality as u(attnum, n)
+                join pg_attribute as a on a.attrelid = k.conrelid and a.attnum = u.attnum
+            ) as n(columns, listed)
+            where r <> all (roots)
+                and format('%s(%s)', k.conrelid::regclass, n.listed) = any (c.owned)
+        ),
+        tree(id, is_child) as (
             select r, true from unnest(roots) as r
             union
-            select k.conrelid, t.is_child and gc._shares_key(k.conrelid, n.columns,
+            select k.conrelid, t.is_child and gc._shares_key(k.conrelid, k.columns,
                 k.confrelid, gc._columns(k.confrelid, k.confkey))
             from tree as t
-            join pg_constraint as k on k.confrelid = t.id
-            cross join lateral (select gc._columns(k.conrelid, k.conkey) offset 0) as n(columns)
-            where k.contype = 'f' and k.conparentid = 0 and k.conrelid <> all (roots)
-                and format('%s(%s)', k.conrelid::regclass, gc._idents(n.columns)) = any (c.owned)
+            join keys as k on k.confrelid = t.id
         )
         select t.id, bool_or(t.is_child) from tree as t where t.id <> all (roots) group by t.id
         union all

@@ -120,13 +120,15 @@ class Store:
     example: ClassVar[str]  # Of a prefix.
     extra: ClassVar[str] = ""  # What pip calls the library that it needs.
     per_request: ClassVar[int] = 1  # Objects, at most.
+    at_a_time: ClassVar[int] = 16  # Requests, unless somebody says otherwise.
     no_tag: ClassVar[str] = "0"  # One that no version of an object has.
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         self.prefix = prefix
         self.timeout: float = options.timeout
         self.bucket, _, self.folder = prefix.partition("://")[2].partition("/")
-        self.flow = Flow(self.per_request, options.threads)
+        self.threads: int = options.threads or self.at_a_time
+        self.flow = Flow(self.per_request, self.threads)
         self.failures = 0  # In a row.
         self.paused_until = 0.0
         self.honours_conditions: bool | None = None  # None: nobody knows yet.

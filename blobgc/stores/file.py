@@ -38,6 +38,7 @@ class FileStore(Store):
 
     scheme = "file"
     example = "file:///dir/"
+    at_a_time = 4  # A disk is no faster with more, and threads of Python wait for each other.
     has_locks = True  # Some network file systems have none.
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:

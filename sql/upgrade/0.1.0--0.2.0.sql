@@ -1,7 +1,7 @@
 -- From 0.1.0 to 0.2.0: what changes in tables that 0.1.0 had. New tables come by themselves.
 
 alter table gc.settings
-    add column pace numeric not null default 0.1
+    add column pace numeric not null default 0.05
         constraint settings_pace_is_a_share check (pace > 0 and pace <= 1),
     add column gone_retention interval not null default '1 day'
         constraint settings_gone_retention_not_negative check (gone_retention >= '0'),
