@@ -10,13 +10,14 @@ metrics, and the command line, where commands/run.py starts it.
 
 import argparse
 import collections
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ LOOK_ELSEWHERE = 5.0  # Seconds until the next look for what is due under no --s
 REPEAT_WARNING = 60.0  # and until the same is said again.
 LOOK_AT_STATUS = 60.0  # Seconds: it counts what is queued, which takes a while.
 AT_A_LOOK = 25  # Objects of a share, where each is looked at by a request of its own.
+NEXT_TURN = 1.0  # Seconds: the longest wait for a question that is under way.
 STEP_BACK = 2.0  # Seconds: --once looks again when something is due that soon.
 LOOK_ABOVE = 600.0  # Seconds until the next look for markers of others above a prefix.
 REFUSED = "refused: the address or generation leads elsewhere, or has another spelling"
@@ -72,7 +74,7 @@ class Runner:
         for store in self.stores:  # Before any row is reviewed.
             store.check()
         self.prefixes = [store.prefix for store in self.stores]
-        self.pools = {store: ThreadPoolExecutor(options.threads) for store in self.stores}
+        self.pools = {store: ThreadPoolExecutor(store.threads) for store in self.stores}
         self.settler = ThreadPoolExecutor(1)
         self.at_markers = {store: ThreadPoolExecutor(1) for store in self.stores}
         # What is being done with a marker.
@@ -85,6 +87,8 @@ class Runner:
         self.lock = threading.Lock()  # Of the batches.
         self.settled = threading.Event()  # A batch was, since this was last cleared.
         self.in_review = threading.Lock()
+        self.in_turn = threading.Lock()
+        self.has_pace = False  # As the last answer was.
         self.claim_size = int(min(options.batch, max(options.rate, 1)))
         self.next_claim = 0.0  # By the rate,
         self.resting_until = 0.0  # and by the pace.
@@ -144,12 +148,13 @@ class Runner:
         while not self.stop.is_set():
             self.look_at_status()
             found_some = False
-            begun = time.monotonic()
-            with self.in_review:
+            with self.in_review, self.in_its_turn():
+                begun = time.monotonic()
                 if not self.stop.is_set():
                     found_some = self.review()
+                worked = time.monotonic() - begun
             if found_some:
-                self.stop.wait(self.seconds_to_rest(self.reviewing, time.monotonic() - begun))
+                self.stop.wait(self.seconds_to_rest(self.reviewing, worked))
             else:
                 self.sleep(self.reviewing, self.seconds_until_due(self.reviewing))
 
@@ -188,14 +193,27 @@ class Runner:
                          {"collection": collection})
         self.problems = found
 
-    # Sleeping
+    # Keeping a pace, so that the application hardly notices
+
+    @contextlib.contextmanager
+    def in_its_turn(self) -> Iterator[None]:
+        """Where there is a pace, one thing is asked for at a time: two would take two processors. A
+        review may take a minute; nobody waits that long for it."""
+        is_alone = self.has_pace and self.in_turn.acquire(timeout=NEXT_TURN)
+        try:
+            yield
+        finally:
+            if is_alone:
+                self.in_turn.release()
 
     def seconds_to_rest(self, database: Database, worked: float) -> float:
-        """So that the application hardly notices. Who says --once waits for the end."""
+        """Who says --once waits for the end."""
         pace = self.options.pace
         if self.stop.is_set() or pace == 1 or (pace is None and self.options.once):
             return 0
-        return database.seconds_to_rest(worked, pace)
+        rest = database.seconds_to_rest(worked, pace)
+        self.has_pace = rest > 0
+        return rest
 
     def rest_from_claims(self, database: Database, begun: float) -> None:
         """No further claim until then; what is claimed is deleted meanwhile."""
@@ -203,6 +221,8 @@ class Runner:
         rest = self.seconds_to_rest(database, now - begun)
         with self.lock:
             self.resting_until = max(self.resting_until, now) + rest
+
+    # Sleeping
 
     def seconds_until_due(self, database: Database) -> float:
         """What is under a store that is left alone is not due before that is tried again."""
@@ -346,11 +366,12 @@ class Runner:
         """Claims a batch and hands it out. Whether there was anything."""
         # One that has failed so far is asked for a few objects: the others stay for other runners.
         size = self.claim_size if store.failures < TOLERANCE else min(self.claim_size, TOLERANCE)
-        # The lease is counted from before the question; the database counts it from after.
-        now = time.monotonic()
-        rows = self.database.rows(
-            "select id, url, generation, size from gc.claim(%s, %s, %s, %s::text[])",
-            self.options.worker, size, f"{self.options.lease} seconds", [store.prefix])
+        with self.in_its_turn():
+            # The lease is counted from before the question; the database counts it from after.
+            now = time.monotonic()
+            rows = self.database.rows(
+                "select id, url, generation, size from gc.claim(%s, %s, %s, %s::text[])",
+                self.options.worker, size, f"{self.options.lease} seconds", [store.prefix])
         if not rows:
             self.asked_in_vain[store] = now
             return False
@@ -379,7 +400,7 @@ class Runner:
                 good.append(tombstone)
             else:
                 batch.fates[tombstone.id] = REFUSED
-        length = max(batch.store.flow.size, len(good) // self.options.threads // 4)
+        length = max(batch.store.flow.size, len(good) // batch.store.threads // 4)
         if any(tombstone.care for tombstone in good):
             length = min(length, AT_A_LOOK)
         shares = [good[i:i + length] for i in range(0, len(good), length)]
@@ -469,36 +490,40 @@ class Runner:
     # Confirming
 
     def settle(self, batch: Batch) -> None:
-        """Tells the database what came of a batch."""
-        begun = time.monotonic()
         try:
-            by_fate: dict[str, list[Tombstone]] = {}
-            for tombstone in batch.tombstones:
-                fate = batch.fates.get(tombstone.id, RELEASED)
-                by_fate.setdefault(fate, []).append(tombstone)
-                self.count(tombstone, fate)
-                log.debug("%(url)s: %(fate)s", {"url": tombstone.url, "fate": fate})
-            deleted = by_fate.pop(DELETED, [])
-            if deleted:
-                self.tell("select gc.confirm(%s, %s)", ids_of(deleted))
-                log.info("%(objects)s objects: deleted from %(store)s", {
-                    "objects": len(deleted), "fate": DELETED, "store": batch.store.prefix})
-            released = by_fate.pop(RELEASED, [])
-            if released:
-                self.tell("select gc.release(%s, %s)", ids_of(released))
-                log.info("%(objects)s objects: released of %(store)s", {
-                    "objects": len(released), "fate": RELEASED, "store": batch.store.prefix})
-            self.spare(by_fate.pop(SPARED, []), batch.store)
-            for why, failed in with_few_reasons(by_fate).items():
-                self.tell("select gc.fail(%s, %s, %s)", ids_of(failed), why)
-                log.warning("%(objects)s objects: %(fate)s (%(url)s, for example)", {
-                    "objects": len(failed), "fate": why, "store": batch.store.prefix,
-                    "url": failed[0].url})
+            with self.in_its_turn():
+                begun = time.monotonic()
+                self.tell_fates(batch)
             self.rest_from_claims(self.settling, begun)
         finally:
             with self.lock:
                 self.batches[batch.store].remove(batch)
             self.settled.set()
+
+    def tell_fates(self, batch: Batch) -> None:
+        """Tells the database what came of a batch."""
+        by_fate: dict[str, list[Tombstone]] = {}
+        for tombstone in batch.tombstones:
+            fate = batch.fates.get(tombstone.id, RELEASED)
+            by_fate.setdefault(fate, []).append(tombstone)
+            self.count(tombstone, fate)
+            log.debug("%(url)s: %(fate)s", {"url": tombstone.url, "fate": fate})
+        deleted = by_fate.pop(DELETED, [])
+        if deleted:
+            self.tell("select gc.confirm(%s, %s)", ids_of(deleted))
+            log.info("%(objects)s objects: deleted from %(store)s", {
+                "objects": len(deleted), "fate": DELETED, "store": batch.store.prefix})
+        released = by_fate.pop(RELEASED, [])
+        if released:
+            self.tell("select gc.release(%s, %s)", ids_of(released))
+            log.info("%(objects)s objects: released of %(store)s", {
+                "objects": len(released), "fate": RELEASED, "store": batch.store.prefix})
+        self.spare(by_fate.pop(SPARED, []), batch.store)
+        for why, failed in with_few_reasons(by_fate).items():
+            self.tell("select gc.fail(%s, %s, %s)", ids_of(failed), why)
+            log.warning("%(objects)s objects: %(fate)s (%(url)s, for example)", {
+                "objects": len(failed), "fate": why, "store": batch.store.prefix,
+                "url": failed[0].url})
 
     def spare(self, tombstones: list[Tombstone], store: Store) -> None:
         """Tells the database of objects that somebody has written a short time ago."""

@@ -57,17 +57,21 @@ comment on function gc.set_careful(text, boolean) is
 -- What was adopted is always deleted with care: nobody knows who wrote it, and what for.
 create function gc.careful(worker text, ids bigint[], always boolean default false)
     returns table (id bigint, untouched_for double precision)
-    language sql
+    language plpgsql
     volatile
     security definer
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = off
 as $$
-    select t.id, extract(epoch from greatest(gc._row_gone_for(t), gc._untouched_for(t)))
-    from gc.tombstones as t
-    left join gc.collections as c on c.name = t.collection
-    where t.id = any (careful.ids) and t.worker = careful.worker
-        and (always or c.careful or t.event = 'reconcile')
+begin
+    return query
+        select t.id, extract(
+            epoch from greatest(gc._row_gone_for(t), gc._untouched_for(t)))::double precision
+        from gc.tombstones as t
+        left join gc.collections as c on c.name = t.collection
+        where t.id = any (careful.ids) and t.worker = careful.worker
+            and (always or c.careful or t.event = 'reconcile');
+end;
 $$;
 revoke all on function gc.careful(text, bigint[], boolean) from public;
 

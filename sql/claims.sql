@@ -515,14 +515,16 @@ comment on function gc._return_uploads(bigint[]) is
 -- not tell them apart.
 create function gc._refuse_markers(leased bigint[])
     returns void
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+begin
     update gc.tombstones as t
     set worker = null, due_at = clock_timestamp() + gc._backoff(t.failures),
         failures = t.failures + 1, last_error = 'refused: it is the address of a marker of blobgc'
-    where t.id = any (leased) and lower(t.url) like '%/.blobgc'
+    where t.id = any (leased) and lower(t.url) like '%/.blobgc';
+end;
 $$;
 
 comment on function gc._refuse_markers(bigint[]) is
@@ -615,15 +617,17 @@ comment on function gc._choose(text[], text, timestamptz, integer) is
 -- constraint on claimed objects does not show one to a row that knows no version (gc._probe).
 create function gc._remember_leases(ids bigint[], versions boolean)
     returns void
-    language sql
+    language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._remember(array_agg(t.url), array_agg(t.generation))
+begin
+    perform gc._remember(array_agg(t.url), array_agg(t.generation))
     from gc.tombstones as t
     where t.id = any (ids) and t.worker is not null and t.finalizers is null
         and (t.generation is not null) = versions
-    having count(*) > 0
+    having count(*) > 0;
+end;
 $$;
 
 comment on function gc._remember_leases(bigint[], boolean) is

@@ -30,19 +30,23 @@ create function gc._remember(urls text[], generations text[])
     set enable_seqscan = off
 as $$
 declare
-    to_do integer := (select count(*) from gc._per_url(urls, generations));
+    to_do integer := (select count(distinct u) from unnest(urls) as u);
     step integer;
 begin
+    insert into gc.witnesses as w values (pg_current_xact_id(), gc._running())
+    on conflict (deleted_by) do update set running = w.running || excluded.running;
     for attempt in 1 .. 2 loop
         perform from gc.deleted_objects as d where d.url = any (urls) order by d.url for update;
-        update gc.deleted_objects as d
-        set generation = case when d.generation = o.generation then d.generation end,
-            deleted_at = clock_timestamp(), deleted_by = pg_current_xact_id()
-        from gc._per_url(urls, generations) as o
-        where d.url = o.url and (attempt = 1 or d.deleted_by <> pg_current_xact_id());
-        get diagnostics step = row_count;
-        to_do := to_do - step;
-        exit when to_do = 0;
+        if found then
+            update gc.deleted_objects as d
+            set generation = case when d.generation = o.generation then d.generation end,
+                deleted_at = clock_timestamp(), deleted_by = pg_current_xact_id()
+            from gc._per_url(urls, generations) as o
+            where d.url = o.url and (attempt = 1 or d.deleted_by <> pg_current_xact_id());
+            get diagnostics step = row_count;
+            to_do := to_do - step;
+            exit when to_do = 0;
+        end if;
         insert into gc.deleted_objects (url, generation)
         select o.url, o.generation from gc._per_url(urls, generations) as o order by o.url
         on conflict do nothing;

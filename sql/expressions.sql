@@ -42,7 +42,8 @@ comment on function gc._alias(regclass) is
 -- Nothing is executed, nor planned: that would call functions before they are looked at. Read in
 -- two frames, the text cannot be more than one expression. With a second table, PostgreSQL 16 and
 -- later print the columns with their table, as 15 does anyway: without, a column could be taken for
--- something else of that name where the expression is put.
+-- something else of that name where the expression is put. That table has a name that no other has:
+-- control characters are refused in names.
 create function gc._parse_expression(target regclass, what text, expression text)
     returns regclass
     language plpgsql
@@ -51,8 +52,8 @@ create function gc._parse_expression(target regclass, what text, expression text
     set timezone_abbreviations = 'Default'
 as $$
 declare
-    source text := format('from %s as %I, gc.turns as gc_other(gc_other)', target,
-        gc._alias(target));
+    source text := format('from %s as %I, gc.turns as %3$I(%3$I)', target, gc._alias(target),
+        chr(2));
 begin
     if position(';' in expression) > 0 then
         raise 'it has a semicolon' using errcode = 'syntax_error';
@@ -80,32 +81,37 @@ comment on function gc._parse_expression(regclass, text, text) is
 -- is what depends on the time or on how values are printed, which generated code lays down.
 create function gc._unfit_call(nodes text, with_time boolean)
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select format('%s reads more than the row', p.oid::regprocedure)
-    from regexp_matches(nodes, ':(?:op)?funcid (\d+)', 'g') as m
-    join pg_proc as p on p.oid = m[1]::oid
-    where p.pronamespace = 'pg_catalog'::regnamespace
-        and p.provolatile <> 'i'
-        and (p.provolatile = 'v' or p.proname not in (
-            'age', 'anytextcat', 'array_to_json', 'array_to_string', 'concat', 'concat_ws',
-            'convert', 'convert_from', 'convert_to', 'date', 'date_add', 'date_part',
-            'date_subtract', 'date_trunc', 'extract', 'format', 'interval_pl_timestamptz',
-            'json_build_array', 'json_build_object', 'jsonb_build_array', 'jsonb_build_object',
-            'jsonb_path_exists_tz', 'jsonb_path_match_tz', 'jsonb_path_query_array_tz',
-            'jsonb_path_query_first_tz', 'length', 'make_timestamptz', 'now', 'overlaps',
-            'quote_literal', 'quote_nullable', 'row_to_json', 'statement_timestamp', 'textanycat',
-            'time', 'timestamp', 'timestamptz', 'timestamptz_mi_interval',
-            'timestamptz_pl_interval', 'timetz', 'timezone', 'to_char', 'to_date', 'to_json',
-            'to_jsonb', 'to_number', 'to_timestamp', 'transaction_timestamp', 'xml_is_well_formed'
-        ) and p.proname !~ '^(date|timestamp|timestamptz)_(cmp|eq|ge|gt|le|lt|ne)_'
-        or not with_time and (
-            p.proname in ('now', 'statement_timestamp', 'transaction_timestamp')
-            or p.proname = 'age' and p.pronargs = 1
-        ) or p.proname = 'age' and p.proargtypes[0] = 'xid'::regtype)
-    limit 1
+begin
+    return (
+        select format('%s reads more than the row', p.oid::regprocedure)
+        from regexp_matches(nodes, ':(?:op)?funcid (\d+)', 'g') as m
+        join pg_proc as p on p.oid = m[1]::oid
+        where p.pronamespace = 'pg_catalog'::regnamespace
+            and p.provolatile <> 'i'
+            and (p.provolatile = 'v' or p.proname not in (
+                'age', 'anytextcat', 'array_to_json', 'array_to_string', 'concat', 'concat_ws',
+                'convert', 'convert_from', 'convert_to', 'date', 'date_add', 'date_part',
+                'date_subtract', 'date_trunc', 'extract', 'format', 'interval_pl_timestamptz',
+                'json_build_array', 'json_build_object', 'jsonb_build_array',
+                'jsonb_build_object', 'jsonb_path_exists_tz', 'jsonb_path_match_tz',
+                'jsonb_path_query_array_tz', 'jsonb_path_query_first_tz', 'length',
+                'make_timestamptz', 'now', 'overlaps', 'quote_literal', 'quote_nullable',
+                'row_to_json', 'statement_timestamp', 'textanycat', 'time', 'timestamp',
+                'timestamptz', 'timestamptz_mi_interval', 'timestamptz_pl_interval', 'timetz',
+                'timezone', 'to_char', 'to_date', 'to_json', 'to_jsonb', 'to_number',
+                'to_timestamp', 'transaction_timestamp', 'xml_is_well_formed'
+            ) and p.proname !~ '^(date|timestamp|timestamptz)_(cmp|eq|ge|gt|le|lt|ne)_'
+            or not with_time and (
+                p.proname in ('now', 'statement_timestamp', 'transaction_timestamp')
+                or p.proname = 'age' and p.pronargs = 1
+            ) or p.proname = 'age' and p.proargtypes[0] = 'xid'::regtype)
+        limit 1
+    );
+end;
 $$;
 
 comment on function gc._unfit_call(text, boolean) is
@@ -278,8 +284,9 @@ comment on function gc._check_expression(regclass, text, text, text, text) is
     'Raises if the expression cannot be trusted; returns the columns that it reads.';
 
 
--- CASE begins on a line of its own. What cannot be found there would seem not to be there at all: a
--- condition that is missing lets everything go.
+-- CASE begins on a line of its own, and a column that is called value has no name beside its own.
+-- What cannot be found there would seem not to be there at all: a condition that is missing lets
+-- everything go.
 create function gc._written(parsed regclass)
     returns text
     language plpgsql
@@ -287,8 +294,9 @@ create function gc._written(parsed regclass)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    written text := substring(
-        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*) AS value\n   FROM [^\n]*,\n[^\n]*$');
+    written text := regexp_replace(substring(
+        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*)\n   FROM [^\n]*,\n[^\n]*$'),
+        ' AS value$', '');
 begin
     if written is null then
         raise 'it is not known where the expression is in: %', pg_get_viewdef(parsed);

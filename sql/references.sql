@@ -63,7 +63,7 @@ begin
                         key.atttypid in (o.oprleft, 'varchar'::regtype)
                         and referring.atttypid in (o.oprleft, 'varchar'::regtype)
                     )
-                        then '::' || format_type(o.oprleft, null)
+                        then '::' || gc._type_name(o.oprleft)
                     else ''
                 end,
                 coalesce((
@@ -122,6 +122,7 @@ begin
             select gc._columns(relation, (i.indkey::smallint[])[0:i.indnkeyatts - 1])
         ) as k(columns)
         where i.indrelid = relation and i.indisprimary
+            and i.indnkeyatts = cardinality(_shares_key.columns)
             and k.columns @> _shares_key.columns and _shares_key.columns @> k.columns
     ) and gc._are_alike(relation, _shares_key.columns, target, targets);
 end;
@@ -494,8 +495,11 @@ as $$
     with found as materialized (
         select f.*
         from gc._reference_tree(c) as f
-        where regexp_replace(item, '\s*,\s*', ',', 'g')
-            = any (gc._spellings(f.referencing, f.columns))
+        where exists (
+            select from unnest(gc._spellings(f.referencing, f.columns)) as s(spelling)
+            where regexp_replace(item, '\s*,\s*', ',', 'g')
+                = regexp_replace(s.spelling, '\s*,\s*', ',', 'g')
+        )
     )
     select f.* from found as f
     where f.depth = 1 or not exists (select from found as o where o.depth = 1)
@@ -589,6 +593,44 @@ comment on function gc._require_owned(gc.collections) is
     'Raises for an owned reference that has gone since gc.track was called.';
 
 
+-- A catalog has no index on what a foreign key refers to, but one on where it is.
+create function gc._tables_named(places text[])
+    returns setof oid
+    language plpgsql
+    stable
+    rows 10
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select distinct to_regclass(substring(p from '^((?:"[^"]*"|[^("])*)\('))::oid
+        from unnest(places) as p;
+end;
+$$;
+
+comment on function gc._tables_named(text[]) is
+    'The tables of these places, each of which is a table and its columns.';
+
+
+create function gc._is_restricted(relation oid, columns smallint[])
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pg_constraint as k
+        where k.confrelid = relation and k.contype = 'f' and k.conparentid = 0
+            and k.confkey @> columns and k.confdeltype = 'r'
+    );
+end;
+$$;
+
+comment on function gc._is_restricted(oid, smallint[]) is
+    'Whether a foreign key with ON DELETE RESTRICT refers to a table by these columns and others.';
+
+
 -- Of gc._references, only what is asked here, because every review asks.
 create function gc._owned_tables(c gc.collections)
     returns table (relation oid, is_child boolean)
@@ -604,20 +646,28 @@ begin
     end if;
     roots := array(select p::oid from gc._partitions(c.target) as p);
     return query
-        with recursive tree(id, is_child) as (
+        with recursive keys as materialized (
+            select k.conrelid, k.conkey, k.confrelid, k.confkey, n.columns
+            from gc._tables_named(c.owned) as r
+            join pg_constraint as k on k.conrelid = r and k.contype = 'f' and k.conparentid = 0
+            cross join lateral (
+                select array_agg(a.attname order by u.n),
+                    string_agg(quote_ident(a.attname), ', ' order by u.n)
+                from unnest(k.conkey) with ordinality as u(attnum, n)
+                join pg_attribute as a on a.attrelid = k.conrelid and a.attnum = u.attnum
+            ) as n(columns, listed)
+            where r <> all (roots)
+                and format('%s(%s)', k.conrelid::regclass, n.listed) = any (c.owned)
+        ),
+        tree(id, is_child) as (
             select r, true from unnest(roots) as r
             union
-            select k.conrelid, t.is_child and (gc._shares_key(k.conrelid, n.columns,
-                k.confrelid, gc._columns(k.confrelid, k.confkey)) or exists (
-                    select from pg_constraint as f
-                    where f.confrelid = k.conrelid and f.contype = 'f' and f.conparentid = 0
-                        and f.confkey @> k.conkey and f.confdeltype = 'r'
-                ))
+            select k.conrelid, t.is_child and (
+                gc._shares_key(k.conrelid, k.columns, k.confrelid,
+                    gc._columns(k.confrelid, k.confkey))
+                or gc._is_restricted(k.conrelid, k.conkey))
             from tree as t
-            join pg_constraint as k on k.confrelid = t.id
-            cross join lateral (select gc._columns(k.conrelid, k.conkey) offset 0) as n(columns)
-            where k.contype = 'f' and k.conparentid = 0 and k.conrelid <> all (roots)
-                and format('%s(%s)', k.conrelid::regclass, gc._idents(n.columns)) = any (c.owned)
+            join keys as k on k.confrelid = t.id
         )
         select t.id, bool_or(t.is_child) from tree as t where t.id <> all (roots) group by t.id
         union all

@@ -18,7 +18,7 @@ create table gc.settings (
         constraint settings_statement_timeout_positive check (statement_timeout > '0'),
     max_sleep interval not null default '1 minute'
         constraint settings_max_sleep_positive check (max_sleep > '0'),
-    pace numeric not null default 0.1
+    pace numeric not null default 0.05
         constraint settings_pace_is_a_share check (pace > 0 and pace <= 1),
     upload_timeout interval not null default '1 hour'
         constraint settings_upload_timeout_positive check (upload_timeout > '0'),

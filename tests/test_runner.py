@@ -327,6 +327,40 @@ def test_a_runner_rests_between_claims(file_world: World, conn: Connection) -> N
         process.terminate()
 
 
+REVIEW_WAITS = """
+select exists (
+    select from pg_stat_activity as a where a.query ~ 'gc[.]review' and a.wait_event_type = 'Lock'
+)
+"""
+
+
+def test_a_runner_that_rests_asks_one_thing_at_a_time(
+    file_world: World, conn: Connection
+) -> None:
+    """While a review waits for a lock, for two seconds, nobody claims; but nobody waits for more
+    than a second of that."""
+    file_world.bury(conn, range(1, 301))
+    with file_world.database.connect() as other, Process(
+            file_world, "--batch", "1", "--pace", "0.9") as process:
+        wait_until(lambda: tombstones(conn) < 298, "the first to go")
+        with other.transaction():
+            other.execute("lock table app.post")
+            wait_until(lambda: value(conn, REVIEW_WAITS), "a review that waits")
+            at_first = tombstones(conn)
+            time.sleep(0.3)
+            assert tombstones(conn) == at_first
+            wait_until(lambda: tombstones(conn) < at_first, "claims to go on")
+        process.terminate()
+    with file_world.database.connect() as other, Process(
+            file_world, "--batch", "1", "--pace", "1") as process, other.transaction():
+        other.execute("lock table app.post")
+        wait_until(lambda: value(conn, REVIEW_WAITS), "a review that waits")
+        at_first = tombstones(conn)
+        wait_until(lambda: tombstones(conn) < at_first and value(conn, REVIEW_WAITS),
+                   "claims while a review waits")
+        process.terminate()
+
+
 @pytest.mark.parametrize("pace", ["0", "1.5", "-1", "nan"])
 def test_a_pace_that_is_none_is_said(file_world: World, pace: str) -> None:
     code, said = start(file_world, "--pace", pace)

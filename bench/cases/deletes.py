@@ -37,7 +37,7 @@ from blobgc.stores.gcs import GoogleStore  # noqa: E402
 from blobgc.stores.s3 import AmazonStore  # noqa: E402
 
 DATABASE = "bench_deletes"
-THREADS = 16  # What the runner has by default.
+THREADS = 16  # What the runner has by default, but for files.
 
 SCHEMA = """
 create extension blobgc;

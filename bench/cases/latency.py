@@ -1,18 +1,22 @@
 """How long pushes take while a registry is collected: at full speed, and at the default pace."""
 
+import re
+import signal
+import subprocess
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from harness import (
+    ROOT,
     Comparison,
-    Connection,
     Scale,
     alternate,
     connect,
@@ -23,12 +27,11 @@ from harness import (
     ratios,
 )
 from images import IS_ANYTHING_LEFT, Image, create_filled_registry, untag
+from psycopg.conninfo import make_conninfo
 
 FILLED, AT_WORK = "bench_latency_filled", "bench_latency"
 REPOSITORIES, CLIENTS, RATE, WARM_UP = 100, 4, 25, 10
-BATCH = 1000  # What the runner has by default.
 HOUR, BACKLOG = 3600, 1_000_000
-POLL = 0.5  # Seconds that the runner sleeps where it found nothing.
 
 # Digests as images.py has them, so that the base layer is one that is there.
 DIGEST = """
@@ -53,12 +56,12 @@ select registry.put_image('acme/app-' || :repository, digest('configuration', :n
 """
 
 
-def fill(count: int) -> None:
+def fill(count: int, folder: Path) -> None:
     """A registry with so many images, of which half have just lost their tags."""
     images = [Image(number, REPOSITORIES) for number in range(count)]
     new_database(FILLED)
     with connect(FILLED) as db:
-        create_filled_registry(db, "file:///nowhere/images", images)
+        create_filled_registry(db, f"file://{folder}", images)
         untag(db, [image for image in images if not image.is_kept])
         execute(db, DIGEST)
         db.execute("vacuum analyze")
@@ -77,40 +80,23 @@ def push_steadily(seconds: int) -> list[float]:
     return sorted(int(took) / 1000 for _, nth, took, *_ in log if int(nth) > WARM_UP)
 
 
-def review(db: Connection) -> int:
-    """How many rows a batch had."""
-    row = db.execute("select sum(reviewed) from gc.review(%s)", (BATCH,)).fetchone()
-    assert row is not None
-    return int(str(row[0]))
-
-
-def delete(db: Connection) -> int:
-    """As the runner does, but there is nothing in the store that would have to be deleted."""
-    ids = [row[0] for row in db.execute("select id from gc.claim('bench', %s)", (BATCH,))]
-    db.execute("select gc.confirm('bench', %s)", (ids,))
-    return len(ids)
-
-
-def seconds_to_rest(db: Connection, worked: float, pace: float | None) -> float:
-    row = db.execute("select extract(epoch from gc.rest(%s::interval, %s::numeric))::float8",
-                     (f"{worked:f} s", pace)).fetchone()
-    assert row is not None
-    return float(str(row[0]))
-
-
-def repeat(step: Callable[[Connection], int], pace: float | None, stop: threading.Event) -> int:
-    """How many rows there were altogether."""
-    done = 0
-    with connect(AT_WORK) as db:
-        while not stop.is_set():
-            begun = time.perf_counter()
-            found = step(db)
-            done += found
-            if found:
-                stop.wait(seconds_to_rest(db, time.perf_counter() - begun, pace))
-            else:
-                stop.wait(POLL)
-    return done
+@contextmanager
+def runner(folder: Path, pace: float | None) -> Iterator[Counter[str]]:
+    """Collects in the meantime; how much that was is known when it has ended."""
+    found = Counter[str]()
+    options = [] if pace is None else ["--pace", str(pace)]
+    with subprocess.Popen(
+            [sys.executable, ROOT / "runner.py", "run", "--dsn", make_conninfo(dbname=AT_WORK),
+             "--store", f"file://{folder}/", *options],
+            stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield found
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate()
+    assert process.returncode == 0, log
+    found["reviewed"] = sum(int(rows) for rows in re.findall(r": reviewed (\d+)", log))
+    found["deleted"] = sum(int(objects) for objects in re.findall(r"(\d+) objects: deleted", log))
 
 
 @dataclass
@@ -130,21 +116,18 @@ def push_alone(seconds: int) -> Window:
     return Window(push_steadily(seconds))
 
 
-def push_and_collect(seconds: int, pace: float | None) -> Window:
+def push_and_collect(seconds: int, folder: Path, pace: float | None) -> Window:
     new_database(AT_WORK, FILLED)
     with connect(AT_WORK) as db:
-        review(db)  # The first in a copy makes its code anew.
-    stop, begin = threading.Event(), time.perf_counter()
-    with ThreadPoolExecutor(2) as pool:
-        loops = [pool.submit(repeat, step, pace, stop) for step in (review, delete)]
-        try:
-            pushes = push_steadily(seconds)
-        finally:
-            stop.set()
+        db.execute("select gc.review()")  # The first in a copy makes its code anew.
+    begin = time.perf_counter()
+    with runner(folder, pace) as found:
+        pushes = push_steadily(seconds)
     took = time.perf_counter() - begin
+    (folder / ".blobgc").unlink()  # The next copy is another database.
     with connect(AT_WORK) as db:
         assert db.execute(IS_ANYTHING_LEFT).fetchone() == (True,), "the backlog did not last"
-    return Window(pushes, *(loop.result() / took for loop in loops))
+    return Window(pushes, found["reviewed"] / took, found["deleted"] / took)
 
 
 def compare(how: str, quiet: list[Window], busy: list[Window], aim: float | None
@@ -170,24 +153,25 @@ def of_pushes(scale: Scale) -> Iterator[Comparison]:
     and puts the manifest. Nothing is written to a store. The first ten of each connection do not
     count, because they plan their statements.
 
-    In the windows in which it is collected, one connection calls gc.review in batches of 1,000, and
-    another claims and confirms as many, as the runner would if a store took no time to delete.
-    After each batch it rests for as long as gc.rest says, and where nothing is due, for half a
-    second. Each window has a fresh copy of the database, in which one batch went before. The
+    In the windows in which it is collected, a runner is started with nothing but its store (and
+    --pace 1 for full speed): a folder in which there are no such files, so that a delete takes next
+    to no time. Each window has a fresh copy of the database, in which one batch went before. The
     windows at the default pace, and those without collecting, are twice as long. The pushes and the
     collector share the machine's cores. Last, the time for a million rows at the default pace, as
     it reviewed in these windows.
     """
     seconds = scale.of(12, 4)
-    sides = {"quiet": partial(push_alone, 2 * seconds),
-             "at full speed": partial(push_and_collect, seconds, 1.0),
-             "at the default pace": partial(push_and_collect, 2 * seconds, None)}
-    try:
-        fill(scale.of(80_000, 25_000))
-        found = alternate(scale.rounds, sides)
-    finally:
-        drop_database(AT_WORK)
-        drop_database(FILLED)
+    with tempfile.TemporaryDirectory(prefix="blobgc_images.") as name:
+        folder = Path(name)
+        sides = {"quiet": partial(push_alone, 2 * seconds),
+                 "at full speed": partial(push_and_collect, seconds, folder, 1.0),
+                 "at the default pace": partial(push_and_collect, 2 * seconds, folder, None)}
+        try:
+            fill(scale.of(80_000, 25_000), folder)
+            found = alternate(scale.rounds, sides)
+        finally:
+            drop_database(AT_WORK)
+            drop_database(FILLED)
     quiet, paced = found["quiet"], found["at the default pace"]
     yield from compare("at full speed", quiet, found["at full speed"], None)
     yield from compare("at the default pace", quiet, paced, 1.3)

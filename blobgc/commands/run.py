@@ -25,7 +25,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=int, default=1000, help="rows or objects at a time")
     add("--lease", type=float, default=300, help="seconds for which objects are claimed")
     add("--timeout", type=float, default=10, help="seconds for a request to a store")
-    add("--threads", type=int, default=16, help="requests at a time, at most")
+    add("--threads", type=int,
+        help="requests at a time, at most; without it 16, and 4 for files")
     add("--rate", type=float, default=float("inf"), help="deletes a second, at most")
     add("--pace", type=float, metavar="SHARE",
         help="of the time that it reviews, and that it claims: up to 1; without it, what "
@@ -46,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     for number in (options.batch, options.threads, options.rate, options.timeout):
-        if not number > 0:
+        if number is not None and not number > 0:
             raise Unusable("--batch, --threads, --rate and --timeout must be positive, and --lease "
                            "at least four times --timeout")
     if not 4 * options.timeout <= options.lease < math.inf:

@@ -41,13 +41,13 @@ class AzureStore(Store):
         super().__init__(prefix, options)
         self.errors = import_module("azure.core.exceptions")
         self.unchanged = import_module("azure.core").MatchConditions.IfNotModified
-        self.account = self.open_account(options.threads)
+        self.account = self.open_account()
         self.client: Any = self.account.get_container_client(self.bucket)
 
-    def open_account(self, threads: int) -> Any:
+    def open_account(self) -> Any:
         service = import_module("azure.storage.blob").BlobServiceClient
         session = import_module("requests").Session()
-        adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=threads)
+        adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=self.threads)
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         transport = import_module("azure.core.pipeline.transport").RequestsTransport(

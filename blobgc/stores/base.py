@@ -21,6 +21,7 @@ PAUSE = 5.0  # for so many seconds.
 DELETED, RELEASED, SPARED = "deleted", "released", "spared"
 
 MARKER = ".blobgc"  # The object by which a bucket knows its database. It is never deleted.
+OURS = ".blobgc-"  # What is looked at for the last time, quarantines, probes: nobody else's.
 
 # C0 and C1, DEL, halves of characters, what XML cannot say; and the backslash, which some stores
 # take for a slash.
@@ -119,13 +120,15 @@ class Store:
     example: ClassVar[str]  # Of a prefix.
     extra: ClassVar[str] = ""  # What pip calls the library that it needs.
     per_request: ClassVar[int] = 1  # Objects, at most.
+    at_a_time: ClassVar[int] = 16  # Requests, unless somebody says otherwise.
     no_tag: ClassVar[str] = "0"  # One that no version of an object has.
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         self.prefix = prefix
         self.timeout: float = options.timeout
         self.bucket, _, self.folder = prefix.partition("://")[2].partition("/")
-        self.flow = Flow(self.per_request, options.threads)
+        self.threads: int = options.threads or self.at_a_time
+        self.flow = Flow(self.per_request, self.threads)
         self.failures = 0  # In a row.
         self.paused_until = 0.0
         self.honours_conditions: bool | None = None  # None: nobody knows yet.
@@ -251,8 +254,9 @@ class Store:
             return False
         if len(self.key(url).encode()) > 1024:  # More than a store allows.
             return False
-        if url.lower().endswith("/" + MARKER):
-            return False
+        for part in url[len(self.prefix):].lower().split("/"):
+            if part == MARKER or part.startswith(OURS):
+                return False
         return not generation or self.accepts_generation(generation)
 
     # Errors

@@ -41,7 +41,7 @@ class GoogleStore(Store):
         self.requests = import_module("requests.exceptions")
         self.transport_error = import_module("google.auth.exceptions").TransportError
         self.client: Any = import_module("google.cloud.storage").Client(project=None)
-        adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=options.threads)
+        adapter = import_module("requests.adapters").HTTPAdapter(pool_maxsize=self.threads)
         self.client._http.adapters.update({"https://": adapter, "http://": adapter})
         self.limits = {"timeout": self.timeout, "retry": None}
         self.is_seen = False  # The bucket.

@@ -47,7 +47,7 @@ class AmazonStore(Store):
         self.errors = import_module("botocore.exceptions")
         config = import_module("botocore.config").Config(
             connect_timeout=self.timeout, read_timeout=self.timeout,
-            max_pool_connections=options.threads, retries={"total_max_attempts": 1})
+            max_pool_connections=self.threads, retries={"total_max_attempts": 1})
         self.client: Any = import_module("boto3").client("s3", config=config)
         self.has_versions = False  # Once it has, it has them for ever.
         self.honours_etags: bool | None = None  # None: nobody knows yet.
