@@ -255,7 +255,7 @@ create function gc._lock_tombstones(ids bigint[], urls text[])
 as $$
 declare
     locked bigint[] := array(
-        select t.id from gc.tombstones as t where t.id = any (ids) for key share
+        select t.id from gc.tombstones as t where t.id = any (ids) order by t.id for key share
     );
 begin
     if cardinality(locked) < (select count(distinct i) from unnest(ids) as i)

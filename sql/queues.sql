@@ -235,7 +235,8 @@ comment on function gc._after_insert_sql(gc._shape) is
     'What follows an insert into a collection: every row that may be garbage is reviewed once.';
 
 
--- EXCEPT compares whole rows; a type without an equality is compared by what it prints.
+-- EXCEPT compares whole rows; a type without an equality is compared by what it prints. A key has
+-- one, whatever its type is, and goes into the queue as it is.
 create function gc._watched_sql(c gc._shape)
     returns text
     language sql
@@ -245,7 +246,7 @@ as $$
     select string_agg(
         format(
             case
-                when exists (
+                when a.attname = any (k.names) or exists (
                     select from pg_opclass as o
                     join pg_am as m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
                     where o.opcdefault and o.opcintype in (a.atttypid, t.typbasetype)

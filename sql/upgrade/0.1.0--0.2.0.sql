@@ -33,6 +33,7 @@ alter table gc.collections
     add column restored jsonb not null default '{}'
         constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
     add column prepare text,
+    add column complete text,
     add column careful boolean not null default false;
 
 alter table gc.unread_rows
