@@ -27,6 +27,7 @@ create table gc.collections (
     restored jsonb not null default '{}'
         constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
     prepare text,
+    complete text,
     columns name[] not null default '{}',
     functions name[] not null default '{}',
     links name[] not null default '{}',
@@ -73,6 +74,8 @@ comment on column gc.collections.restored is
     'condition does not hold any more.';
 comment on column gc.collections.prepare is
     'The function that each review calls first; null: none. See gc.prepare.';
+comment on column gc.collections.complete is
+    'The function that gc.restore calls for rows that come back; null: none. See gc.complete.';
 comment on column gc.collections.columns is
     'The columns that the key and the expressions read.';
 comment on column gc.collections.functions is 'The functions that were generated for it.';

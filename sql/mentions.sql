@@ -575,6 +575,7 @@ begin
     perform gc._run(format(
         'create table gc.%I (gone_at timestamptz not null default now())', gone));
     perform gc._seal_table(to_regclass(format('gc.%I', gone)));
+    perform gc._identify(to_regclass(format('gc.%I', gone)));
     perform gc._run(format('create index on gc.%I (gone_at)', gone));
     execute format('comment on table gc.%I is %L', gone, format(
         'The keys of %s that went a short time ago: they are not referred to again.', c.target));

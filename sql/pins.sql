@@ -323,7 +323,8 @@ comment on function gc._tombstones_of_keys(gc.collections, text[]) is
 
 
 -- The tombstones are locked first: a claim either has put them off already, or leaves them alone
--- until the pin is gone.
+-- until the pin is gone. Whoever inserts a row with one of these objects shares the lock, and would
+-- otherwise wait for us while we wait for it.
 create function gc._unpin(name text, keys text[], holder text)
     returns table (key text, unpinned boolean)
     language plpgsql
@@ -337,7 +338,8 @@ declare
     tombstones bigint[] := gc._tombstones_of_keys(c, asked.results);
     ended text[];
 begin
-    perform from gc.tombstones as t where t.id = any (tombstones) order by t.id for update;
+    perform from gc.tombstones as t where t.id = any (tombstones) order by t.id
+    for no key update;
     with gone as (
         delete from gc.pins as p
         using unnest(asked.results) as k

@@ -4,7 +4,8 @@
 -- It runs in the review's transaction, so what it says is never older than that. If it fails, or
 -- answers false because another session is at it, nothing of the collection is reviewed this time.
 
-create function gc._preparation(c gc.collections, function text)
+-- Who is asked has the last word on what is deleted or comes back, with the owner's rights.
+create function gc._called(c gc.collections, function text, arguments text, result regtype)
     returns regprocedure
     language plpgsql
     stable
@@ -14,12 +15,12 @@ declare
     found_one pg_proc;
 begin
     select p.* into found_one from pg_proc as p
-    where p.oid = to_regprocedure(function || '(integer, timestamptz)');
-    if not found or found_one.prorettype <> 'boolean'::regtype or found_one.proretset then
-        raise 'there is no function %(integer, timestamptz) that returns boolean', function
+    where p.oid = to_regprocedure(format('%s(%s)', function, arguments));
+    if not found or found_one.prorettype <> result or found_one.proretset then
+        raise 'there is no function %(%) that returns %', function, arguments, result
             using errcode = 'undefined_function',
-                detail = format('Each review of "%s" is to call it first.', c.name),
-                hint = format('Create it, or: select gc.prepare(%L, null);', c.name);
+                detail = format('It is to be called for rows of "%s".', c.name),
+                hint = 'Create it, or name none: see gc.prepare and gc.complete.';
     elsif found_one.proowner not in (select gc._trusted(c.target)) then
         raise '% belongs to %, who could run code with the rights of %',
             found_one.oid::regprocedure, pg_get_userbyid(found_one.proowner), current_user
@@ -31,8 +32,24 @@ begin
 end;
 $$;
 
-comment on function gc._preparation(gc.collections, text) is
-    'The function that a review of this collection calls first; raises if that cannot be.';
+comment on function gc._called(gc.collections, text, text, regtype) is
+    'A function that is called for rows of this collection, by its name, its arguments and what it '
+    'returns; raises if there is none, or if its owner is not trusted.';
+
+
+create function gc._full_name(function regproc)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select format('%I.%I', n.nspname, p.proname)
+    from pg_proc as p
+    join pg_namespace as n on n.oid = p.pronamespace
+    where p.oid = function
+$$;
+
+comment on function gc._full_name(regproc) is 'Its name with its schema; null: there is none.';
 
 
 create function gc._is_prepared(c gc.collections, batch integer, until timestamptz)
@@ -46,7 +63,8 @@ declare
     answer boolean := true;
 begin
     if c.prepare is not null then
-        execute format('select %s($1, $2)', gc._preparation(c, c.prepare)::regproc)
+        execute format('select %s($1, $2)', gc._called(c, c.prepare,
+            'integer, timestamptz', 'boolean')::regproc)
         into answer using batch, until;
     end if;
     return coalesce(answer, false);
@@ -65,17 +83,10 @@ create function gc.prepare(name text, function regproc)
 as $$
 declare
     c gc.collections := gc._collection(name);
-    called text := (
-        select format('%I.%I', n.nspname, p.proname)
-        from pg_proc as p
-        join pg_namespace as n on n.oid = p.pronamespace
-        where p.oid = function
-    );
+    called text := gc._full_name(function);
 begin
     perform gc._require_owner();
-    if called is not null then
-        perform gc._preparation(c, called);
-    end if;
+    perform gc._called(c, called, 'integer, timestamptz', 'boolean') where called is not null;
     update gc.collections as o set prepare = called where o.name = c.name;
 end;
 $$;

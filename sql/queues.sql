@@ -49,6 +49,7 @@ declare
 begin
     perform gc._run(command);
     perform gc._seal_table(to_regclass(format('gc.%I', queue)));
+    perform gc._identify(to_regclass(format('gc.%I', queue)));
     execute format('create index on gc.%I (review_after)', queue);
     execute format('create index on gc.%I (review_after) where review_count > 0', queue);
     perform gc._run(format('create index on gc.%I (%s, entry)', queue, gc._index_columns(c.key)));

@@ -4,8 +4,9 @@
 -- order, or none of them does. What is gathered is locked, and the objects must be there; then rows
 -- are inserted, parents first, as anybody would insert them: triggers, foreign keys, the admission
 -- of their objects, and a review. So the order of locks is everybody's: the row, then its
--- tombstone. At last it is asked whether any of these objects was handed out meanwhile. Restores
--- take turns: what one gathers, another may come to from the other end.
+-- tombstone. What they need besides is added: see gc.complete. At last it is asked whether any of
+-- these objects was handed out meanwhile. Restores take turns: what one gathers, another may come
+-- to from the other end.
 --
 -- A heap is a table with the places of rows in gc.trash_rows; fresh are those whose companions
 -- have not been looked for yet.
@@ -723,12 +724,18 @@ create function gc._require_objects_still(c gc.collections, places tid[])
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    keys text[];
+    urls text[];
+    generations text[];
 begin
+    select array_agg(o.key), array_agg(o.url), array_agg(o.generation)
+    into keys, urls, generations
+    from gc._objects_of_trash(c, places) as o;
     perform gc._refuse_without_object(c.name, o.key, 'gone')
-    from gc._objects_of_trash(c, places) as o
-    join gc.deleted_objects as d on d.url = o.url
-        and coalesce(d.generation = o.generation, true)
-    where d.deleted_at > now();
+    from unnest(keys, urls, generations) as o(key, url, generation)
+    join gc._deleted_meanwhile(urls, generations) as d on d.url = o.url
+        and coalesce(d.generation = o.generation, true);
 end;
 $$;
 
@@ -930,6 +937,7 @@ declare
     alike record;
 begin
     perform gc._require_trusted_to_restore(heaps);
+    perform gc._complete(heaps, false);
     perform gc._require_objects(c, o.places)
     from unnest(heaps) as o
     join gc.collections as c on c.target = o.relation and c.url is not null;
@@ -946,6 +954,7 @@ begin
                 alike.places);
         end loop;
     end loop;
+    perform gc._complete(heaps, true);
     perform gc._require_objects_still(c, o.places)
     from unnest(heaps) as o
     join gc.collections as c on c.target = o.relation and c.url is not null;

@@ -414,7 +414,7 @@ comment on function gc._begin_next_with(text) is
 
 -- What time and room is left is shared out, and a review that runs out of time is followed by one
 -- that begins where it stopped, so that no collection can starve the others. lock_timeout is named
--- here so that what is set inside ends with the function.
+-- here so that what is set inside ends with the function. A preview may have made code before.
 create function gc.review(batch integer default 1000)
     returns table (
         collection text, reviewed integer, kept integer, deleted integer, busy integer,
@@ -438,6 +438,7 @@ begin
     perform gc._require_read_committed('review');
     perform gc._require_batch(batch);
     perform gc._limit_lock_waits();
+    perform gc._wait_for_no_writer();
     perform gc._note_runner('', null);
     reviewable := gc._reviewable(names, until);
     for i in 1 .. cardinality(names) loop

@@ -22,8 +22,32 @@ create function _refuse_unknown_blob(r repositories, digest bytea)
 comment on function _refuse_unknown_blob(repositories, bytea) is 'Raises ZR001.';
 
 
+-- Waits for whoever unlinks it.
+create function _have_link(r repositories, key bytea)
+    returns void
+    language plpgsql
+    volatile
+as $$
+begin
+    loop
+        insert into registry.repository_blobs (namespace_id, repository_id, digest)
+        values (r.namespace_id, r.id, key)
+        on conflict do nothing;
+        exit when found;
+        perform from registry.repository_blobs as l
+        where (l.namespace_id, l.repository_id, l.digest) = (r.namespace_id, r.id, key)
+        for key share;
+        exit when found;
+    end loop;
+end;
+$$;
+
+comment on function _have_link(repositories, bytea) is
+    'Links a blob to a repository, unless it is, and locks the link.';
+
+
 -- A link keeps nothing, but a manifest will follow: until then the blob is kept alive. Waits for a
--- review that has the blob, and may find it gone, and for whoever unlinks it.
+-- review that has the blob, and may find it gone.
 create function _link(r repositories, key bytea)
     returns void
     language plpgsql
@@ -35,16 +59,7 @@ begin
             format('there is no blob %s', registry.digest_text(key)),
             'It was never uploaded, or has been collected.', 'Upload it.');
     end if;
-    loop
-        insert into registry.repository_blobs (namespace_id, repository_id, digest)
-        values (r.namespace_id, r.id, key)
-        on conflict do nothing;
-        exit when found;
-        perform from registry.repository_blobs as l
-        where (l.namespace_id, l.repository_id, l.digest) = (r.namespace_id, r.id, key)
-        for key share;
-        exit when found;
-    end loop;
+    perform registry._have_link(r, key);
 end;
 $$;
 

@@ -35,6 +35,7 @@ select gc.track('tags', name => 'tag',
     events => '{"tag_update": "tag_expiry"}');
 select gc.prepare('tag', format('%I._expire_tags', current_schema())::regproc);
 select gc.prepare('manifest', format('%I._put_off_untagged', current_schema())::regproc);
+select gc.complete('manifest', format('%I._complete_manifests', current_schema())::regproc);
 
 -- What keeps a manifest goes before it, and links go last.
 select gc.track('repositories', name => 'repository',

@@ -33,6 +33,7 @@ alter table gc.collections
     add column restored jsonb not null default '{}'
         constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
     add column prepare text,
+    add column complete text,
     add column careful boolean not null default false;
 
 alter table gc.unread_rows
@@ -60,6 +61,9 @@ alter table gc.tombstones
         case when finalizers is null then '' else '/' || finalizers[1] || '/' end
         || left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128)
     ) stored;
+
+-- Who was running is noted instead.
+drop index gc.deleted_objects_deleted_at_idx;
 
 -- They return more columns.
 drop function gc.status();

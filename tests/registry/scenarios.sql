@@ -2,7 +2,7 @@
 -- repositories. Races are in tests/specs/registry; what very many images share, in
 -- bench/cases/skew.py. Run with :partitions for both layouts.
 begin;
-select plan(512);
+select plan(523);
 set local client_min_messages = warning;
 update gc.settings set jitter = '1 minute';
 select gc.create_registry(store => 's3://bucket/images', partitions => :partitions) \g /dev/null
@@ -17,6 +17,7 @@ select gc.review() \g /dev/null
 \ir attacks.sql
 \ir lifecycle.sql
 \ir retention.sql
+\ir restoring.sql
 \ir layout.sql
 
 -- No finish(): what it counts went with the savepoints. The plan above is what is compared.

@@ -1,7 +1,7 @@
 -- Undo: deleted rows are kept for a time, and come back as they were, or not at all.
 begin;
 set local client_min_messages = error;
-select plan(64);
+select plan(70);
 
 create schema app;
 create type app.mood as enum ('well', 'not so well');
@@ -330,6 +330,36 @@ select is((select gc.restore(r.name, r.key)
     'rows that refer to others by declaration come after them');
 select results_eq('select id from app.answer order by 1', 'values (10::bigint), (11), (20)',
     'with all that went in the same transaction');
+
+-- What completes rows that come back.
+create table app.called (keys text[], are_back boolean, there bigint);
+create function app.complete_topics(keys text[], are_back boolean) returns void language sql as $$
+    insert into app.called values (keys, are_back, (select count(*) from app.topic where id = 1))
+$$;
+select throws_ok($$select gc.complete('topic', 'now')$$, '42883', null,
+    'a function that does not fit completes nothing');
+select gc.complete('topic', 'app.complete_topics') \g /dev/null
+delete from app.vote;
+delete from app.answer where topic = 1;
+delete from app.topic where id = 1;
+select gc.restore('app.answer', '10') \g /dev/null
+select results_eq('table app.called', $$values ('{1}'::text[], false, 0::bigint), ('{1}', true, 1)$$,
+    'it is called before they are back, and after it, also for a row that others need');
+create or replace function app.complete_topics(keys text[], are_back boolean) returns void
+    language plpgsql as $$ begin raise 'no room'; end $$;
+delete from app.vote;
+delete from app.answer where topic = 1;
+delete from app.topic where id = 1;
+select throws_ok($$select gc.restore('topic', '1')$$, 'ZG010',
+    'rows of app.topic cannot be restored: no room', 'if it raises, nothing comes back');
+create role complete_mallory;
+alter function app.complete_topics owner to complete_mallory;
+select throws_ok($$select gc.restore('topic', '1')$$, 'ZG003', null,
+    'nor if it belongs to somebody who is not trusted');
+select throws_ok($$select gc.complete('topic', 'app.complete_topics')$$, 'ZG003', null,
+    'who cannot be named either');
+select gc.complete('topic', null) \g /dev/null
+select is(gc.restore('topic', '1'), 4::bigint, 'without it they come back');
 
 select * from finish();
 rollback;

@@ -23,6 +23,9 @@ def blow(world: str, seed: int, seconds: float, sabotage: Sabotage = NOTHING) ->
         storm = Storm(Path(folder), WORLDS[world], seed, sabotage)
         try:
             storm.run(seconds)
+        except SystemExit:
+            print(f"ended before its time: {line_of(storm)}", flush=True)
+            raise
         finally:
             storm.clear_away()
     return storm

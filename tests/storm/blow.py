@@ -23,12 +23,13 @@ from storm.world import World
 # Of the server: it crashes, but the machine does not. %e: refusals are told from errors by it.
 SETTINGS = (
     "fsync = off", "log_line_prefix = '%e|%p|%a|'", "max_prepared_transactions = 50",
-    "autovacuum = on", "autovacuum_naptime = 5", "max_connections = 80", "log_checkpoints = off",
+    "autovacuum = on", "autovacuum_naptime = 20", "max_connections = 80", "log_checkpoints = off",
     "deadlock_timeout = '2s'", "log_lock_waits = on", "min_wal_size = '32MB'",
     "full_page_writes = off",
 )
+HASTE = 120.0  # Seconds: then runners and kills take more time, which a long storm has.
+LOOKS_AFTER = 0.25
 SETTLES_WITHIN = 120.0  # Seconds, on a machine that others use as well.
-LOG = ROOT / "build" / "storm.log"  # The servers', after a violation.
 
 logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # Sessions are lost on purpose.
 
@@ -99,8 +100,9 @@ class Storm:
     def blow(self, seconds: float) -> None:
         """Until the time is over, or something was seen to be wrong."""
         stop = threading.Event()
-        self.runners = Runners(self, self.number_of_runners)
         self.begun = time.monotonic()
+        self.later = self.begun + HASTE
+        self.runners = Runners(self, self.number_of_runners)
         threads = [threading.Thread(target=client.live, args=[stop]) for client in self.clients]
         threads.append(threading.Thread(target=Kills(self).go_on, args=[stop]))
         for thread in threads:
@@ -120,7 +122,7 @@ class Storm:
             with self.database.connect() as conn:
                 while time.monotonic() < until and not self.oracle.violations:
                     self.watcher.look(conn)
-                    time.sleep(0.1)
+                    time.sleep(LOOKS_AFTER)
         except psycopg.OperationalError:
             time.sleep(0.05)
 
@@ -152,8 +154,12 @@ class Storm:
         finally:
             self.runners.end()
             if self.oracle.violations:
-                LOG.write_bytes(b"".join(
-                    (server.folder / "log").read_bytes() for server in self.servers))
+                self.keep_logs()
+
+    def keep_logs(self) -> None:
+        name = f"storm-{type(self.world).__name__.lower()}-{self.seed}.log"
+        (ROOT / "build" / name).write_bytes(b"".join(
+            (server.folder / "log").read_bytes() for server in self.servers))
 
     def clear_away(self) -> None:
         for server in self.servers:

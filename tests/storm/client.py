@@ -51,7 +51,7 @@ NEVER = Told(0.0, frozenset([None]))
 class Client:
     """One operation after the other. Which, and on what, its own random numbers decide."""
 
-    weights: dict[str, int]
+    weights: dict[str, float]
 
     def __init__(self, storm: Storm, number: int) -> None:
         self.storm = storm
@@ -61,6 +61,7 @@ class Client:
         self.told: dict[Hashable, Told] = {}
         self.debts: list[str] = []  # Objects that we have written, and that have no row by us.
         self._conn: Connection | None = None
+        self._other: Connection | None = None
 
     # The session
 
@@ -76,6 +77,13 @@ class Client:
                     raise
                 time.sleep(0.05)
         return self._conn
+
+    @property
+    def other(self) -> Connection:
+        """A second session, for what happens while the first one is in a transaction."""
+        if self._other is None or self._other.closed:
+            self._other = self.storm.database.connect()
+        return self._other
 
     def set_up_session(self, conn: Connection) -> None:
         """What a session needs, and may find there after a crash."""
@@ -96,8 +104,20 @@ class Client:
             yield
             self.linger()
 
+    def value_at_once(self, query: str, *arguments: object) -> Any:
+        """A transaction of one statement. Where it need not linger, it commits by itself."""
+        if not self.lingers():
+            return self.value(query, *arguments)
+        with self.conn.transaction():
+            found = self.value(query, *arguments)
+            time.sleep(self.chance.uniform(0, 0.02))
+        return found
+
+    def lingers(self) -> bool:
+        return self.chance.random() < 0.6
+
     def linger(self) -> None:
-        if self.chance.random() < 0.6:
+        if self.lingers():
             time.sleep(self.chance.uniform(0, 0.02))
 
     def linger_long(self) -> None:
@@ -114,8 +134,7 @@ class Client:
                 self.attempt("pay", functools.partial(self.pay, debt))
             (name,) = self.chance.choices(names, weights)
             self.attempt(name, getattr(self, name))
-        with contextlib.suppress(psycopg.Error):
-            self.conn.close()
+        self.forget_session()
 
     def attempt(self, name: str, operation: Callable[[], object]) -> None:
         """Refusals are counted. What is no refusal, and no loss of the session, is a violation."""
@@ -135,9 +154,11 @@ class Client:
             self.oracle.violated(f"{name}: {type(error).__name__} {error}")
 
     def forget_session(self) -> None:
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+        """Both of them: it is not known which one was lost."""
+        for conn in (self._conn, self._other):
+            if conn is not None:
+                conn.close()
+        self._conn = self._other = None
 
     def finish(self) -> None:
         """At the end, when nothing is killed any more: all objects get a row."""

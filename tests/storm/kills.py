@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
+import math
 import multiprocessing
 import os
 import random
@@ -49,14 +50,15 @@ class Runners:
         self.processes = [self.start() for _ in range(number)]
 
     def start(self) -> ForkServerProcess:
-        return self.start_for(self.storm.database, self.storm.folder)
+        return self.start_for(self.storm.database, self.storm.folder, self.storm.later)
 
-    def start_for(self, database: Database, folder: Path) -> ForkServerProcess:
-        """In the folder are its log and its journal."""
+    def start_for(self, database: Database, folder: Path, later: float) -> ForkServerProcess:
+        """In the folder are its log and its journal. It has haste until that time."""
         self.started += 1
         storm = self.storm
         process = forks.Process(target=run, args=[
-            storm.package, folder, f"{storm.seed} {self.started}", database.environment,
+            storm.package, folder, later, f"{storm.seed} {self.started}",
+            database.environment,
             ["--store", storm.objects.prefix, "--batch", "200", "--lease", str(storm.lease),
              "--timeout", str(storm.lease / 4), "--threads", "3",
              "--worker", f"runner {self.started}"]])
@@ -100,6 +102,12 @@ class Runners:
             process.join()
 
 
+def has_tried(log: Path) -> bool:
+    """Whether the runner that writes this was told not to delete, or has deleted something."""
+    text = log.read_text() if log.exists() else ""
+    return "nothing is deleted here" in text or "deleted from" in text
+
+
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
@@ -107,7 +115,9 @@ def state_of(pid: int) -> str:
 # Of so many, in an order that is new each time.
 ROUND = ["a session"] * 12 + ["a runner"] * 3 + ["a runner stopped"] * 4 + [
     "the server", "a failover", "a copy"]
-COPY_LIVES = 4.0  # Seconds: less than it would have to watch the marker.
+# Seconds between two of them; and when sessions may live longer, so that their plans grow old.
+PAUSE, LATER_PAUSE = (0.1, 1.0), (1.0, 8.0)
+COPY_LIVES = 30.0  # Seconds, at most: less than it would have to watch the marker.
 
 
 class Kills:
@@ -120,7 +130,7 @@ class Kills:
     def go_on(self, stop: threading.Event) -> None:
         while True:
             for what in self.chance.sample(ROUND, len(ROUND)):
-                if stop.wait(self.chance.uniform(0.1, 1.0)):
+                if stop.wait(self.chance.uniform(*self.pause())):
                     return
                 try:
                     self.storm.runners.check()
@@ -129,6 +139,9 @@ class Kills:
                     self.storm.oracle.violated(f"{what}: {type(error).__name__} {error}")
                     return
                 self.storm.oracle.count(f"kill: {what}")
+
+    def pause(self) -> tuple[float, float]:
+        return PAUSE if time.monotonic() < self.storm.later else LATER_PAUSE
 
     def happen(self, what: str) -> None:
         if what == "a session":
@@ -211,8 +224,11 @@ class Kills:
                     execute(conn, f"rollback prepared '{name}'")
                 execute(conn, "update gc.settings set max_sleep = '2 seconds'; "
                               "update gc.markers set place = gc._place()")
-                self.storm.world.abandon(conn)
-            process = self.storm.runners.start_for(database, folder)
-            time.sleep(COPY_LIVES)
+                self.storm.world.abandon_objects(conn)
+            process = self.storm.runners.start_for(database, folder, later=math.inf)
+            end = time.monotonic() + COPY_LIVES
+            while time.monotonic() < end and not has_tried(folder / "logs" / str(process.pid)):
+                time.sleep(0.2)
+            time.sleep(1)
             process.kill()
             process.join()

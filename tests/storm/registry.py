@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -81,6 +82,9 @@ class Registry(World):
     def create(self, conn: Connection) -> None:
         store = self.storm.objects.prefix.removesuffix("/")
         rows(conn, "select gc.create_registry(store => %s)", store)
+        # What has no object of its own can be restored at any time; blobs, see change_undo.
+        execute(conn, "update gc.collections set undo = '1 second' where name in "
+                      "('manifest', 'tag')")
         for repository in REPOSITORIES:
             rows(conn, "select registry.create_repository(%s)", repository)
 
@@ -106,15 +110,19 @@ class Registry(World):
     def abandon(self, conn: Connection) -> None:
         execute(conn, "delete from registry.tags")
 
+    def abandon_objects(self, conn: Connection) -> None:
+        execute(conn, "delete from registry.manifest_references; delete from registry.manifests")
+
 
 class Pusher(Client):
     """A client of the registry. Tags with its number are its own."""
 
     weights = {
         "push": 14, "push_half": 26, "push_shared": 2, "push_list": 2, "push_referrer": 2,
-        "retag": 2, "untag": 40, "untag_shared": 6, "delete_manifest": 4, "mount": 2, "unlink": 2,
-        "pull": 12, "create_repository": 3, "delete_repository": 1, "fill_repository": 1, "pin": 3,
-        "restore": 4, "pause": 1, "change_undo": 1, "ask": 1,
+        "retag": 8, "untag": 40, "untag_shared": 6, "delete_manifest": 4, "mount": 4, "unlink": 2,
+        "pull": 30, "create_repository": 3, "delete_repository": 1, "fill_repository": 1, "pin": 3,
+        "restore_blob": 2, "restore_manifest": 4, "restore_tag": 4, "pause": 1, "change_undo": 0.1,
+        "ask": 0.5,
     }
 
     def __init__(self, storm: Storm, world: Registry, number: int) -> None:
@@ -125,8 +133,7 @@ class Pusher(Client):
     def call(self, function: str, *arguments: object) -> Any:
         """Each operation is a transaction, which may linger."""
         places = ", ".join(["%s"] * len(arguments))
-        with self.transaction():
-            found = self.value(f"select registry.{function}({places})", *arguments)
+        found = self.value_at_once(f"select registry.{function}({places})", *arguments)
         self.oracle.count(function)
         return found
 
@@ -282,17 +289,20 @@ class Pusher(Client):
     def pull(self) -> None:
         if self.told:
             self.check(self.chance.choice([*self.told]))
+            self.oracle.count("pull")
 
     def check(self, what: Hashable) -> None:
         """A tag of ours is there, and with it every byte."""
         assert isinstance(what, tuple)
         repository, tag = what
         found = self.look_up("get_manifest", repository, tag)
-        excuses = [repository, "a restore"]
-        for value in self.told[what].values:
-            excuses.append((repository, value))
+        excuses = [repository, *((repository, value) for value in self.told[what].values)]
         since = self.told[what].since
-        if not self.check_told(what, found[0] if found else None, *excuses) or not found:
+        # A restore may bring a tag of ours back, but takes none away.
+        came_back = ["a restore"] if found else []
+        if not self.check_told(what, found[0] if found else None, *excuses, *came_back):
+            return
+        if not found:
             return
         digest, _, payload = found
         if bytes(payload) != self.world.payloads[digest]:
@@ -336,13 +346,56 @@ class Pusher(Client):
         self.value("select gc.unpin(%s, %s::text, %s)", collection, key, holder)
         self.oracle.count("pin")
 
-    def restore(self) -> None:
-        """Only blobs: a manifest that is restored comes back without links to its blobs."""
-        found = self.rows("select collection, key from gc.trash where collection = 'blob'")
+    def restore_blob(self) -> None:
+        """With its links, and a repository that went."""
+        found = self.rows("select key from gc.trash_rows "
+                          "where relation = 'registry.blobs'::regclass and until > now()")
         if found:
             with self.oracle.taking("a restore"):
-                self.rows("select gc.restore(%s, %s)", *self.chance.choice(found))
-            self.oracle.count("restore")
+                self.rows("select gc.restore('blob', %s)", *self.chance.choice(found))
+            self.oracle.count("restore: blob")
+
+    def restore_manifest(self) -> None:
+        """And give it our tag at once. Then it can be pulled, with all its blobs."""
+        found = self.rows(
+            "select k.key, r.path, registry.digest_text((k.content ->> 'digest')::bytea) "
+            "from gc.trash_rows as k join registry.repositories as r "
+            "on r.id = (k.content ->> 'repository_id')::bigint "
+            "where k.relation = 'registry.manifests'::regclass and k.until > now() "
+            "and r.path = any (%s) and r.state = 'active'", REPOSITORIES)
+        if found:
+            key, repository, digest = self.chance.choice(found)
+            with self.restoring("manifest", key, repository, digest):
+                self.value("select registry.tag(%s, %s, %s)", repository, self.tag(), digest)
+
+    def restore_tag(self) -> None:
+        """One of ours, with its manifest, if that has gone."""
+        found = self.rows(
+            "select t.key, r.path, registry.digest_text(m.digest) "
+            "from gc.trash_rows as t join registry.repositories as r "
+            "on r.id = (t.content ->> 'repository_id')::bigint join ("
+            "select id, digest from registry.manifests union select (content ->> 'id')::bigint, "
+            "(content ->> 'digest')::bytea from gc.trash_rows "
+            "where relation = 'registry.manifests'::regclass"
+            ") as m on m.id = (t.content ->> 'manifest_id')::bigint "
+            "where t.relation = 'registry.tags'::regclass and t.until > now() "
+            "and t.content ->> 'name' = %s and r.path = any (%s) and r.state = 'active'",
+            self.tag(), REPOSITORIES)
+        if found:
+            with self.restoring("tag", *self.chance.choice(found)):
+                pass
+
+    @contextlib.contextmanager
+    def restoring(self, collection: str, key: str, repository: str, digest: str) -> Iterator[None]:
+        """Our tag is that manifest then; another may have gone under its key since."""
+        with (self.oracle.taking("a restore"), self.telling((repository, self.tag()), digest),
+              self.transaction()):
+            self.rows("select gc.restore(%s, %s)", collection, key)
+            yield
+            found = self.look_up("get_manifest", repository, self.tag())
+            if not found or found[0] != digest:
+                raise psycopg.errors.SerializationFailure("another one came back")
+        self.oracle.count(f"restore: {collection}")
 
     def pause(self) -> None:
         collection = self.chance.choice(["blob", "manifest", "repository"])
@@ -353,9 +406,7 @@ class Pusher(Client):
         self.oracle.count("pause")
 
     def change_undo(self) -> None:
-        """Now and then: the code of all collections is made again."""
-        if self.chance.random() < 0.8:
-            return
+        """Now and then: the code of all collections is made again, which takes a second."""
         undo = self.chance.choice(["0", "0", "100 milliseconds", "1 second"])
         self.rows("update gc.settings set undo = %s returning 1", undo)
         self.oracle.count("change undo")

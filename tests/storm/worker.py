@@ -5,7 +5,7 @@ It is the runner as it is, with three things around it.
 - The store: a delete takes its time, and fails before or after it has happened, at random, until
   there is a file `calm` in the storm's folder.
 - The journal, a file of the process in the folder `journal`: what was claimed and confirmed, when.
-- Haste: it asks again every 30 ms, and sometimes confirms at the moment when its lease is over.
+- Haste: it asks again at once, or a moment later, and sometimes confirms when its lease is over.
 
 The file `gate` is locked while a delete is under way, from the look at the clock on: a runner that
 is stopped just there deletes late, which nothing can prevent in a store without generations (see
@@ -36,9 +36,13 @@ from blobgc.stores.flow import Flow
 FAILS, LOSES_ANSWER = 0.04, 0.04  # Of the deletes.
 DELAY = 0.06  # Seconds, at most.
 IS_LATE = 0.15  # Of the batches: their confirm comes when the lease is over.
+POLL = 0.1  # Seconds,
+PAUSES, LATER_PAUSES = [0.0, 0.1], [0.0, 0.2, 0.6]  # what a sleep takes at least,
+RESTS, LATER_RESTS = [0.0, 0.2], [0.0, 0.5, 1.5]  # and what comes after a review.
 
 chance = random.Random()
 folder = Path()
+later = 0.0  # From then on it has less haste: to find little costs as much as to find much.
 
 
 def is_calm() -> bool:
@@ -123,6 +127,15 @@ class JournaledDatabase(Database):
 
 
 class HastyRunner(runner.Runner):
+    def sleep(self, database: Database, seconds: float) -> None:
+        pauses = PAUSES if time.monotonic() < later else LATER_PAUSES
+        super().sleep(database, seconds if is_calm() else max(seconds, chance.choice(pauses)))
+
+    def seconds_to_rest(self, database: Database, worked: float) -> float:
+        if is_calm() or database is not self.reviewing:
+            return super().seconds_to_rest(database, worked)
+        return chance.choice(RESTS if time.monotonic() < later else LATER_RESTS)
+
     def settle(self, batch: runner.Batch) -> None:
         if chance.random() < IS_LATE and not is_calm():
             over = batch.claimed + self.options.lease + chance.uniform(0, 0.15)
@@ -130,17 +143,20 @@ class HastyRunner(runner.Runner):
         super().settle(batch)
 
 
-def run(storm: Path, seed: str, environment: dict[str, str], arguments: list[str]) -> None:
+def run(
+    storm: Path, no_haste_from: float, seed: str, environment: dict[str, str], arguments: list[str]
+) -> None:
     """In a process of its own, forked from one that has imported everything."""
-    global folder
+    global folder, later
     folder = storm
+    later = no_haste_from
     chance.seed(seed)
     os.environ.update(environment)
     with (folder / "logs" / str(os.getpid())).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     JournaledDatabase.journal = Journal()
-    runner.POLL = 0.03
+    runner.POLL = POLL
     runner.__dict__.update(
         open_stores=open_shaky, Database=JournaledDatabase, Runner=HastyRunner)
     sys.exit(main(["run", *arguments]))

@@ -18,7 +18,7 @@ update gc.settings
 set jitter = '0', undo = '0', brake_share = 1, busy_delay = '1 millisecond',
     backoff = '10 milliseconds', backoff_limit = '500 milliseconds', max_sleep = '200 milliseconds',
     keep_alive = '20 milliseconds', upload_timeout = '{upload_timeout} seconds',
-    lock_timeout = '10 seconds', failover = 'trusted';
+    lock_timeout = '30 seconds', failover = 'trusted';
 """
 DELAYS = """
 insert into gc.review_after_defaults select distinct event, '0'::interval from gc._known_events()
@@ -63,3 +63,7 @@ class World:
     def abandon(self, conn: Connection) -> None:
         """Everything becomes garbage."""
         raise NotImplementedError
+
+    def abandon_objects(self, conn: Connection) -> None:
+        """At least what has an object does, by the first review."""
+        self.abandon(conn)
