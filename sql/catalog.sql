@@ -79,8 +79,8 @@ comment on function gc._base_type(oid) is
     'The type that a domain is made from; or the type itself.';
 
 
--- The types character and bit, without a length, would be those of a single one: -1 has them written
--- in another way.
+-- The types character and bit, without a length, would be those of a single one: for -1 they are
+-- written in another way.
 create function gc._type_name(type oid)
     returns text
     language sql

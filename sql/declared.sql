@@ -283,24 +283,24 @@ comment on function gc._find_target(regclass, name) is
     'The column that is referred to: this one, or the primary key; null if no index finds it.';
 
 
--- Keys are collected in an array, and taken out of it one by one.
-create function gc._require_no_array(c gc.collections, t gc._target_column)
+-- Keys are collected in an array, and taken out of it one by one: unnest would take apart more.
+create function gc._require_single(c gc.collections, t gc._target_column)
     returns void
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if exists (select from pg_type as y where y.oid = t.type and y.typcategory = 'A') then
+    if exists (select from pg_type as y where y.oid = t.type and y.typcategory in ('A', 'C')) then
         perform gc._raise_declared(
-            format('the values of "%s"(%I) are arrays', c.target, t.name),
-            'An array stands for the keys in it, so it cannot be a key itself.',
+            format('the values of "%s"(%I) are arrays or rows', c.target, t.name),
+            'An array stands for the keys in it, so neither it nor a row can be a key itself.',
             'Make a foreign key, or name another column by which rows are referred to.');
     end if;
 end;
 $$;
 
-comment on function gc._require_no_array(gc.collections, gc._target_column) is
+comment on function gc._require_single(gc.collections, gc._target_column) is
     'Raises for a column to which no declared reference can refer.';
 
 
@@ -314,7 +314,7 @@ declare
     found_one gc._target_column := gc._find_target(c.target, d.by_column);
 begin
     if found_one.name is not null then
-        perform gc._require_no_array(c, found_one);
+        perform gc._require_single(c, found_one);
         return found_one;
     elsif d.by_column is null then
         d.by_column := '…';
@@ -460,7 +460,7 @@ comment on function gc._key_operator(gc._target_column, oid) is
     'The operator that compares a key of this type with the column; null: there is none.';
 
 
--- Elements of an array are found by GIN only if they are of the very type, and of no domain over it.
+-- Elements of an array are found by GIN only if they are of the very type, not of a domain over it.
 create function gc._element_type(t gc._target_column, type oid)
     returns oid
     language sql

@@ -126,8 +126,10 @@ from seen$template$,
             'kept', concat_ws(E'\nor ', gc._links_lead_sql(c), gc._kept_sql(c)),
             'greater', replace(gc._row_equals(k), '=', '>'),
             -- A domain may refuse a null, with which a scan begins.
-            'after', case when cardinality(k.names) > 1 then gc._parsed_key_sql(c, '$2')
-                else format('case when $2 is not null then %s end', gc._parsed_key_sql(c, '$2')) end))
+            'after', format(case
+                    when cardinality(k.names) = 1 then 'case when $2 is not null then %s end'
+                    else '%s'
+                end, gc._parsed_key_sql(c, '$2'))))
     from (select (c.key).*) as k
 $$;
 

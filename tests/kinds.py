@@ -89,7 +89,7 @@ KINDS = (
          is_declarable=False),
     Kind("int4range", (("[1,2]", "[1,3)"), ("empty", "(1,1)"))),
     Kind('"of {types}"."a mood"', each("sad", "it's", "a,b", "")),
-    Kind('"of {types}".pair', each('(1,"a b")', "(,)", '(2,"")')),
+    Kind('"of {types}".pair', each('(1,"a b")', "(,)", '(2,"")'), is_declarable=False),
     Kind('"of {types}".whole', INTEGERS, ("integer", "bigint")),
     Kind('"of {types}".wider', INTEGERS, ("integer",)),
     Kind('"of {types}"."Word"', WORDS, alike=("text",)),

@@ -243,7 +243,7 @@ class Life:
         arrays = {c.name for each in self.schema.out_of(number) for c in each.columns
                   if each.how == "array"}
         elements = ", ".join(
-            f"array(select u.e::text from unnest(s.{column}) as u(e))"
+            f"array(select s.{column}[u.n]::text from generate_subscripts(s.{column}, 1) as u(n))"
             if column.name in arrays else "null::text[]" for column in columns)
         urls = "null::text[]"
         if table.collection and table.collection.url:

@@ -1,7 +1,7 @@
 -- References without a foreign key: declared, they keep, lock and are followed like any other.
 begin;
 set local client_min_messages = error;
-select plan(134);
+select plan(135);
 
 create schema app;
 update gc.settings set undo = '0', jitter = '0';
@@ -514,9 +514,18 @@ create table app.walk (path integer[]);
 create index on app.walk (path);
 select count(*) as ignored from gc.track('app.path') \gset
 select is(pg_temp.said($$select gc.declare_reference('path', 'app.walk', 'path')$$),
-    '22023 | the values of "app.path"(id) are arrays | '
+    '22023 | the values of "app.path"(id) are arrays or rows | '
     'Make a foreign key, or name another column by which rows are referred to.',
     'keys that are arrays are refused: each would be taken for several');
+create type app.point as (x integer, y integer);
+create table app.town (id app.point primary key);
+create table app.flight (towns app.point[]);
+create index on app.flight using gin (towns);
+select count(*) as ignored from gc.track('app.town') \gset
+select is(pg_temp.said($$select gc.declare_reference('town', 'app.flight', 'towns')$$),
+    '22023 | the values of "app.town"(id) are arrays or rows | '
+    'Make a foreign key, or name another column by which rows are referred to.',
+    'so are rows');
 
 create collation app.no_case (
     provider = icu, locale = 'und-u-ks-level2', deterministic = false);
