@@ -93,6 +93,7 @@ SERVING = \
 	sql/listings.sql \
 	sql/reconciling.sql \
 	sql/registry.sql \
+	sql/replication.sql \
 	sql/rights.sql \
 	sql/entry_points.sql
 
@@ -256,6 +257,20 @@ storm: $(PLAIN)
 	PYTHONPATH=tests:. tests/with_server .venv/bin/python -m storm $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD)) $(if $(SABOTAGE),--sabotage '$(SABOTAGE)')
 
+# The long forms of tests: see docs/proof.md. TESTS=tests/test_idle.py: only that one.
+long:
+	tests/setup
+	$(MAKE) --no-print-directory install
+	BLOBGC_LONG=1 tests/with_server .venv/bin/pytest -q -s $(or $(TESTS),tests/test_idle.py \
+	  tests/test_markers.py tests/test_reconcile.py tests/test_careful.py)
+
+# EXAMPLES of each property (1000), from SEED (1). A few, always the same, are part of "make test".
+properties:
+	tests/setup
+	$(MAKE) --no-print-directory install
+	BLOBGC_EXAMPLES=$(or $(EXAMPLES),1000) tests/with_server .venv/bin/pytest -qs \
+	  --hypothesis-seed=$(or $(SEED),1) tests/test_properties_*.py
+
 lint:
 	tests/setup
 	$(MAKE) --no-print-directory install
@@ -275,10 +290,12 @@ help:
 	@echo 'make matrix     test on PostgreSQL 15 to 18, and from 15 to 18 (VERSIONS="17 18")'
 	@echo 'make bench      measure against peers, and write bench/RESULTS.md (QUICK=1: 5 minutes)'
 	@echo 'make storm      everything at once, with kills (SECONDS=60 SEED=1 WORLD=… SABOTAGE=all)'
+	@echo 'make long       the long forms of tests, half an hour or more (TESTS=tests/test_idle.py)'
+	@echo 'make properties generated schemas, histories, payloads and addresses (EXAMPLES=1000 SEED=1)'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain wheel demo demo-stop reference screenshot test matrix bench storm lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference screenshot test matrix bench storm long properties lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)

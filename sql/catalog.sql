@@ -61,6 +61,37 @@ comment on function gc._operator(oid) is
     'An operator as it has to be written where only pg_catalog is searched.';
 
 
+create function gc._base_type(type oid)
+    returns oid
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    with recursive base(id, below) as (
+        select t.oid, t.typbasetype from pg_type as t where t.oid = type
+        union all
+        select t.oid, t.typbasetype from base as b join pg_type as t on t.oid = b.below
+    )
+    select b.id from base as b where b.below = 0
+$$;
+
+comment on function gc._base_type(oid) is
+    'The type that a domain is made from; or the type itself.';
+
+
+-- The types character and bit, without a length, would be those of a single one: for -1 they are
+-- written in another way.
+create function gc._type_name(type oid)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select format_type(type, -1) $$;
+
+comment on function gc._type_name(oid) is
+    'A type as it is written in a cast that cuts nothing off.';
+
+
 -- A queue has columns of its own; a key column of the same name stands beside them as key_<name>,
 -- one that is called key_<name> as key_key_<name>, and so on.
 create function gc._queue_column(name name)
@@ -109,10 +140,11 @@ begin
                 end
                 order by k.n),
             array_agg(gc._operator(o.amopopr) order by k.n),
-            array_agg(case
-                when a.atttypid in ('text'::regtype, 'varchar'::regtype)
-                    then 'hashtextextended(%s, 0)'
-                when a.atttypid = 'bytea'::regtype then 'hashtextextended(encode(%s, ''hex''), 0)'
+            array_agg(case case t.typtype when 'd' then gc._base_type(t.oid) else t.oid end
+                when 'text'::regtype then 'hashtextextended(%s, 0)'
+                when 'varchar'::regtype then 'hashtextextended(%s, 0)'
+                when 'bpchar'::regtype then 'hashtextextended(%s::text, 0)'
+                when 'bytea'::regtype then 'hashtextextended(encode(%s, ''hex''), 0)'
             end order by k.n)
         )::gc._key_columns
         from pg_index as i

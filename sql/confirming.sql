@@ -33,6 +33,8 @@ declare
     to_do integer := (select count(distinct u) from unnest(urls) as u);
     step integer;
 begin
+    insert into gc.witnesses as w values (pg_current_xact_id(), gc._running())
+    on conflict (deleted_by) do update set running = w.running || excluded.running;
     for attempt in 1 .. 2 loop
         perform from gc.deleted_objects as d where d.url = any (urls) order by d.url for update;
         if found then

@@ -260,7 +260,7 @@ create function gc._find_target(target regclass, by name)
     set quote_all_identifiers = off
 as $$
     select (
-        a.attname, coalesce(nullif(t.typbasetype, 0), t.oid), a.atttypmod = -1 and t.typtype <> 'd',
+        a.attname, gc._base_type(t.oid), a.atttypmod = -1 and t.typtype <> 'd',
         a.attcollation, o.amopopr, c.opcfamily
     )::gc._target_column
     from pg_index as i
@@ -283,6 +283,27 @@ comment on function gc._find_target(regclass, name) is
     'The column that is referred to: this one, or the primary key; null if no index finds it.';
 
 
+-- Keys are collected in an array, and taken out of it one by one: unnest would take apart more.
+create function gc._require_single(c gc.collections, t gc._target_column)
+    returns void
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pg_type as y where y.oid = t.type and y.typcategory in ('A', 'C')) then
+        perform gc._raise_declared(
+            format('the values of "%s"(%I) are arrays or rows', c.target, t.name),
+            'An array stands for the keys in it, so neither it nor a row can be a key itself.',
+            'Make a foreign key, or name another column by which rows are referred to.');
+    end if;
+end;
+$$;
+
+comment on function gc._require_single(gc.collections, gc._target_column) is
+    'Raises for a column to which no declared reference can refer.';
+
+
 create function gc._require_target(c gc.collections, d gc.declared_references)
     returns gc._target_column
     language plpgsql
@@ -293,6 +314,7 @@ declare
     found_one gc._target_column := gc._find_target(c.target, d.by_column);
 begin
     if found_one.name is not null then
+        perform gc._require_single(c, found_one);
         return found_one;
     elsif d.by_column is null then
         d.by_column := '…';
@@ -307,8 +329,9 @@ begin
         perform gc._raise_declared(
             format('nothing finds the rows of "%s" by %I', c.target, d.by_column),
             'Whoever writes a key would read the whole table to lock its row.',
-            format('create unique index %son %s (%I);', gc._concurrently(c.target), c.target,
-                d.by_column));
+            format('create %sindex %son %s (%I);',
+                case when gc._concurrently(c.target) = '' then '' else 'unique ' end,
+                gc._concurrently(c.target), c.target, d.by_column));
     end if;
     perform gc._raise_declared(format('"%s" has no column "%s"', c.target, d.by_column),
         'by is the column of the collection that the keys are values of.',
@@ -370,8 +393,8 @@ create function gc._inspect(
     set quote_all_identifiers = off
 as $$
 declare
+    alias text := gc._written_alias(d.referencing) || '.';
     parsed regclass := gc._parse_expression(d.referencing, what, expression);
-    alias text := quote_ident(gc._alias(d.referencing)) || '.';
     tree oid := (select r.oid from pg_rewrite as r where r.ev_class = parsed);
     written text := gc._written(parsed);
     seen gc._inspected := (
@@ -409,38 +432,6 @@ comment on function gc._inspect(gc.collections, gc.declared_references, text, te
     'Reads an expression over one row of a table that refers to a collection.';
 
 
-create function gc._base_type(type oid)
-    returns oid
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    with recursive base(id, below) as (
-        select t.oid, t.typbasetype from pg_type as t where t.oid = type
-        union all
-        select t.oid, t.typbasetype from base as b join pg_type as t on t.oid = b.below
-    )
-    select b.id from base as b where b.below = 0
-$$;
-
-comment on function gc._base_type(oid) is
-    'The type that a domain is made from; or the type itself.';
-
-
--- The type "character" without a length would be one of a single character.
-create function gc._type_name(type oid)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case when type = 'bpchar'::regtype then 'bpchar' else format_type(type, null) end
-$$;
-
-comment on function gc._type_name(oid) is
-    'A type as it is written in a cast that cuts nothing off.';
-
-
 -- The operator by which an index of the collection compares; varchar has none of its own.
 create function gc._key_operator(t gc._target_column, type oid)
     returns oid
@@ -469,7 +460,7 @@ comment on function gc._key_operator(gc._target_column, oid) is
     'The operator that compares a key of this type with the column; null: there is none.';
 
 
--- Elements of an array are found by GIN only if they are of the very type.
+-- Elements of an array are found by GIN only if they are of the very type, not of a domain over it.
 create function gc._element_type(t gc._target_column, type oid)
     returns oid
     language sql
@@ -498,8 +489,11 @@ declare
     element oid := gc._element_type(t, type);
     fits boolean := case
         when element is null then gc._key_operator(t, gc._base_type(type)) is not null
-        else element = t.type
-            or array[element, t.type] <@ array['text', 'varchar']::regtype[]::oid[]
+        else exists (
+                select from pg_type as y
+                where y.oid = gc._base_type(_require_types.type) and y.typelem = element
+            ) and (element = t.type
+                or array[element, t.type] <@ array['text', 'varchar']::regtype[]::oid[])
     end;
 begin
     if not fits then
@@ -606,7 +600,7 @@ begin
     is_column := k.printed = quote_ident(k.columns[1]);
     return (
         k.written, w.written, gc._written_alias(d.referencing), element is not null,
-        format_type(coalesce(element, gc._base_type(k.type)), null),
+        gc._type_name(coalesce(element, gc._base_type(k.type))),
         case when element is null and is_column then k.columns else '{}' end,
         array(select unnest(k.columns) union select unnest(w.columns) order by 1), t.name,
         gc._comparing(t, k, element),

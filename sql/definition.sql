@@ -369,6 +369,7 @@ begin
     perform gc._require_owned(c);
     perform gc._require_keepers_back(c);
     perform gc._require_locking(c);
+    perform gc._require_unsubscribed(c);
     perform gc._require_events(c);
     perform gc._require_rights(c);
     perform gc._require_lockable(c);

@@ -42,7 +42,8 @@ comment on function gc._alias(regclass) is
 -- Nothing is executed, nor planned: that would call functions before they are looked at. Read in
 -- two frames, the text cannot be more than one expression. With a second table, PostgreSQL 16 and
 -- later print the columns with their table, as 15 does anyway: without, a column could be taken for
--- something else of that name where the expression is put.
+-- something else of that name where the expression is put. That table has a name that no other has:
+-- control characters are refused in names.
 create function gc._parse_expression(target regclass, what text, expression text)
     returns regclass
     language plpgsql
@@ -51,8 +52,8 @@ create function gc._parse_expression(target regclass, what text, expression text
     set timezone_abbreviations = 'Default'
 as $$
 declare
-    source text := format('from %s as %I, gc.turns as gc_other(gc_other)', target,
-        gc._alias(target));
+    source text := format('from %s as %I, gc.turns as %3$I(%3$I)', target, gc._alias(target),
+        chr(2));
 begin
     if position(';' in expression) > 0 then
         raise 'it has a semicolon' using errcode = 'syntax_error';
@@ -283,8 +284,9 @@ comment on function gc._check_expression(regclass, text, text, text, text) is
     'Raises if the expression cannot be trusted; returns the columns that it reads.';
 
 
--- CASE begins on a line of its own. What cannot be found there would seem not to be there at all: a
--- condition that is missing lets everything go.
+-- CASE begins on a line of its own, and a column that is called value has no name beside its own.
+-- What cannot be found there would seem not to be there at all: a condition that is missing lets
+-- everything go.
 create function gc._written(parsed regclass)
     returns text
     language plpgsql
@@ -292,8 +294,9 @@ create function gc._written(parsed regclass)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    written text := substring(
-        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*) AS value\n   FROM [^\n]*,\n[^\n]*$');
+    written text := regexp_replace(substring(
+        pg_get_viewdef(parsed) from '^\s*SELECT\s+(\S.*)\n   FROM [^\n]*,\n[^\n]*$'),
+        ' AS value$', '');
 begin
     if written is null then
         raise 'it is not known where the expression is in: %', pg_get_viewdef(parsed);

@@ -115,7 +115,8 @@ begin
         -- Whose functions the expressions may call.
         (select s.trusted_roles from gc.settings as s),
         (select n.nspowner from pg_namespace as n where n.nspname = 'gc'),
-        array(select r.oid from pg_roles as r where r.rolsuper order by r.oid)
+        array(select r.oid from pg_roles as r where r.rolsuper order by r.oid),
+        array(select s.srrelid from pg_subscription_rel as s order by s.srrelid)
     )::text);
 end;
 $$;

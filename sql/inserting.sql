@@ -7,8 +7,8 @@
 --     objects, which such an insert runs into (gc._probe);
 --   * for rows that share urls, a claim waits until every transaction has ended that may have
 --     inserted a row before the tombstone could be seen (wait_for);
---   * objects that were leased or deleted a short time ago are remembered: a transaction that is
---     older may have read their url from a row that was still there.
+--   * objects that were leased or deleted a short time ago are remembered, with who was running
+--     then: such a transaction may have read their url from a row that was still there.
 
 -- Unlogged: a crash ends every transaction for which it is kept. An object is noted when it is
 -- leased, because nobody knows what a worker has done whose lease runs out without a word; and
@@ -20,16 +20,68 @@ create unlogged table gc.deleted_objects (
     deleted_by xid8 not null default pg_current_xact_id(),
     constraint deleted_objects_url_key exclude using hash (url with =)
 );
-create index deleted_objects_deleted_at_idx on gc.deleted_objects (deleted_at);
+create index deleted_objects_deleted_by_idx on gc.deleted_objects (deleted_by);
 
 comment on table gc.deleted_objects is
-    'Objects that were leased or deleted a short time ago. A transaction that is older cannot '
-    'insert a row with such a url: it may have read it from the row that went.';
+    'Objects that were leased or deleted a short time ago. A transaction that was running then '
+    'cannot insert a row with such a url: it may have read it from the row that went.';
 comment on column gc.deleted_objects.url is 'The object''s address.';
 comment on column gc.deleted_objects.generation is 'Which version it was; null: any.';
 comment on column gc.deleted_objects.deleted_at is
     'When a worker confirmed that it is gone, or was told to delete it.';
 comment on column gc.deleted_objects.deleted_by is 'The transaction in which that was.';
+
+
+-- No clock tells who is older: it may be set back. No snapshot does: a transaction between two
+-- statements has none. But each has a virtual id as long as it runs, before it reads anything.
+create unlogged table gc.witnesses (
+    deleted_by xid8 not null
+        constraint witnesses_pkey primary key,
+    running text[] not null
+);
+
+comment on table gc.witnesses is
+    'Which transactions were running when objects were leased or deleted.';
+comment on column gc.witnesses.deleted_by is 'The transaction in which that was.';
+comment on column gc.witnesses.running is 'The virtual ids of all others that were running then.';
+
+
+create function gc._running()
+    returns text[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select l.virtualtransaction from pg_locks as l
+        where l.locktype = 'virtualxid' and l.granted and l.pid <> pg_backend_pid()
+    )
+$$;
+
+comment on function gc._running() is
+    'The virtual ids of all transactions that are running, apart from this one.';
+
+
+create function gc._deleted_meanwhile(urls text[], generations text[])
+    returns setof gc.deleted_objects
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+    select d.*
+    from unnest(urls, generations) as o(url, generation)
+    join gc.deleted_objects as d on d.url = o.url
+        and coalesce(d.generation = o.generation, true)
+    join gc.witnesses as w on w.deleted_by = d.deleted_by
+    where w.running && array(
+        select l.virtualtransaction from pg_locks as l
+        where l.locktype = 'virtualxid' and l.granted and l.pid = pg_backend_pid()
+    )
+$$;
+
+comment on function gc._deleted_meanwhile(text[], text[]) is
+    'Those of the objects that were leased or deleted while this transaction was running.';
 
 
 -- What somebody is writing at this moment: a lock on a row of this table, until the commit. Two
@@ -110,7 +162,7 @@ comment on function gc._probe(text[], text[]) is
 create function gc._require_undeleted(urls text[], generations text[])
     returns void
     language plpgsql
-    stable
+    volatile
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = off
 as $$
@@ -118,15 +170,11 @@ declare
     deleted text;
 begin
     select d.url into deleted
-    from unnest(urls, generations) as o(url, generation)
-    join gc.deleted_objects as d on d.url = o.url
-        and coalesce(d.generation = o.generation, true)
-    where d.deleted_at > now()
-        and d.deleted_by is distinct from pg_current_xact_id_if_assigned()
-        and not exists (
-            select from gc.holds as h
-            where h.url = o.url and h.reason = 'upload' and h.held_at > d.deleted_at
-        )
+    from gc._deleted_meanwhile(urls, generations) as d
+    where not exists (
+        select from gc.holds as h
+        where h.url = d.url and h.reason = 'upload' and h.held_at > d.deleted_at
+    )
     limit 1;
     if found then
         raise 'the object of this row was deleted while the transaction was running'
@@ -265,8 +313,8 @@ comment on function gc._admit(text, text[], text[]) is
     'For rows that are inserted: their tombstones are not claimed; raises ZG001 for a claimed one.';
 
 
--- An object that is on its way out stays because of a new row, or the row has to wait. One look-up
--- tells that there is none, as nearly always.
+-- An object that is on its way out stays because of a new row, or the row has to wait. Two look-ups
+-- tell that there is none, as nearly always.
 create function gc._admit_sql(c gc._shape, only_changed boolean)
     returns text
     language sql
@@ -283,10 +331,10 @@ if gc._strict_uploads() then
     where o.url is not null;
 end if;
 if current_setting('transaction_isolation') <> 'read committed'
-    or exists (select from gc.deleted_objects as d where d.deleted_at > now())
     or exists (
         select from (select {url} from new_rows as {alias}{each}) as o(url)
         where (select true from gc.tombstones as d where d.url = o.url limit 1)
+            or (select true from gc.deleted_objects as d where d.url = o.url limit 1)
     )
 then
     perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
@@ -394,28 +442,42 @@ comment on function gc._admit_changed_sql(gc._shape) is
     'What rows have to pass whose object cannot be told.';
 
 
--- Everybody who could still see the row that went must have ended: snapshots are as old as their
--- backend_xmin, and a transaction between two statements, which has none, is given an hour.
+-- Everybody who could still know the row that went must have ended. Who has not ended is a witness
+-- of all that came later as well: so the first such deletion is the end of what is forgotten.
 create function gc._forget_deleted(batch integer)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
 as $$
 declare
-    oldest integer := (
-        select max(age(a.backend_xmin)) from pg_stat_activity as a
-        where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+    alive text[] := gc._running();
+    first xid8 := (
+        select w.deleted_by from gc.witnesses as w
+        where w.running && alive
+        order by w.deleted_by
+        limit 1
+    );
+    ended xid8[] := array(
+        select w.deleted_by from gc.witnesses as w
+        where first is null or w.deleted_by < first
+        order by w.deleted_by
+        limit batch
+        for update skip locked
     );
 begin
     delete from gc.deleted_objects as d
     where d.ctid = any (array(
         select o.ctid from gc.deleted_objects as o
-        where o.deleted_at < now() - interval '1 hour' and age(o.xmin) > coalesce(oldest, -1)
-        order by o.deleted_at
+        where o.deleted_by = any (ended)
         limit 10::bigint * batch
         for update skip locked
     ));
+    delete from gc.witnesses as w
+    where w.deleted_by = any (ended) and not exists (
+        select from gc.deleted_objects as d where d.deleted_by = w.deleted_by
+    );
 end;
 $$;
 

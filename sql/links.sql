@@ -219,6 +219,7 @@ begin
         from unnest(k.queue_names || l.link_columns, k.types || l.types)
             with ordinality as u(name, type, n))));
     perform gc._seal_table(to_regclass(format('gc.%I', l.links)));
+    perform gc._identify(to_regclass(format('gc.%I', l.links)));
     perform gc._run(format('create index on gc.%I (%s, %s)', l.links,
         gc._index_columns(k), gc._idents(l.link_columns)));
     execute format('comment on table gc.%I is %L', l.links, format(

@@ -211,14 +211,28 @@ comment on function gc._is_same_server(gc.markers) is
     'Whether the marker was last moved from this server, since it was started.';
 
 
+-- A clock that was set back leaves times that are still to come: what was known then is of no use.
+create function gc._is_recent(moment timestamptz, span interval)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(moment between clock_timestamp() - span and clock_timestamp(), false)
+$$;
+
+comment on function gc._is_recent(timestamptz, interval) is
+    'Whether it was within so long; not what lies ahead, or never was.';
+
+
 create function gc._is_compared(m gc.markers)
     returns boolean
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(m.problem is null and gc._is_same_server(m)
-        and m.checked_at >= clock_timestamp() - interval '1 minute', false)
+    select coalesce(m.problem is null and gc._is_same_server(m), false)
+        and gc._is_recent(m.checked_at, '1 minute')
 $$;
 
 comment on function gc._is_compared(gc.markers) is
@@ -505,8 +519,8 @@ create function gc._watch(m gc.markers, content text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    since timestamptz := case when m.watched = content then m.watched_since
-        else clock_timestamp() end;
+    since timestamptz := least(clock_timestamp(),
+        case when m.watched = content then m.watched_since end);
     until timestamptz := since + gc._watching_time(m);
 begin
     if m.token is null or m.adopting or gc._is_same_server(m) or m.next_since >= until then
@@ -556,8 +570,8 @@ create function gc._was_moved(m gc.markers, conditional boolean)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(m.checked_at is not null and m.moved_at > clock_timestamp()
-        - case when conditional then interval '2 seconds' else '30 seconds' end, false)
+    select m.checked_at is not null and gc._is_recent(m.moved_at,
+        case when conditional then interval '2 seconds' else '30 seconds' end)
 $$;
 
 comment on function gc._was_moved(gc.markers, boolean) is
@@ -574,7 +588,7 @@ create function gc._go_if_fresh(m gc.markers, asked_at timestamptz)
 as $$
 begin
     update gc.markers as o set checked_at = asked_at where o.prefix = m.prefix;
-    return case when asked_at > clock_timestamp() - interval '30 seconds'
+    return case when gc._is_recent(asked_at, '30 seconds')
         then gc._go('go') else gc._instruction('read') end;
 end;
 $$;
@@ -661,12 +675,12 @@ declare
         and gc._is_same_server(m) and coalesce(m.above = m.accepted_above, m.above is null);
 begin
     if is_well and not starts
-        and m.checked_at > now_at - (select s.max_sleep / 2 from gc.settings as s)
+        and gc._is_recent(m.checked_at, (select s.max_sleep / 2 from gc.settings as s))
         and coalesce(gc._next_claim(array[prefix], 'storage') > now_at, true)
     then
         return gc._go('idle');
-    elsif m.next_by <> worker and m.next_since > now_at - interval '10 seconds' then
-        return case when is_well and m.checked_at > now_at - interval '5 seconds'
+    elsif m.next_by <> worker and gc._is_recent(m.next_since, '10 seconds') then
+        return case when is_well and gc._is_recent(m.checked_at, '5 seconds')
             then gc._go('go') else gc._instruction('wait', null, 0.1) end;
     elsif is_well and conditional and m.tag is not null and m.next_token is null
         and (starts or not gc._was_moved(m, conditional))

@@ -62,6 +62,7 @@ comment on function gc._mentioned_sql(gc._reference, text) is
     'The query for the keys that some rows of a declared reference mention.';
 
 
+-- The elements of an array are compared as a single key would be, whatever collation they have.
 create function gc._mentions_sql(c gc._shape, r gc._reference, value text)
     returns text
     language sql
@@ -69,7 +70,8 @@ create function gc._mentions_sql(c gc._shape, r gc._reference, value text)
     set search_path = pg_catalog, pg_temp
 as $$
     select concat(case
-            when m.is_array then format('(%s) @> array[%s]::%s[]', m.written, value, m.type)
+            when m.is_array then format('(%s) @> array[%s]::%s[]%s', m.written, value, m.type,
+                substring(r.operators[1] from ' collate .*$'))
             else gc._compare(r.operators[1], value, '(' || m.written || ')')
         end, ' and (' || m.condition || ')', gc._not_itself(c, r, 'q'))
     from (select (r.mention).*) as m
@@ -573,6 +575,7 @@ begin
     perform gc._run(format(
         'create table gc.%I (gone_at timestamptz not null default now())', gone));
     perform gc._seal_table(to_regclass(format('gc.%I', gone)));
+    perform gc._identify(to_regclass(format('gc.%I', gone)));
     perform gc._run(format('create index on gc.%I (gone_at)', gone));
     execute format('comment on table gc.%I is %L', gone, format(
         'The keys of %s that went a short time ago: they are not referred to again.', c.target));

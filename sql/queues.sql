@@ -49,6 +49,7 @@ declare
 begin
     perform gc._run(command);
     perform gc._seal_table(to_regclass(format('gc.%I', queue)));
+    perform gc._identify(to_regclass(format('gc.%I', queue)));
     execute format('create index on gc.%I (review_after)', queue);
     execute format('create index on gc.%I (review_after) where review_count > 0', queue);
     perform gc._run(format('create index on gc.%I (%s, entry)', queue, gc._index_columns(c.key)));
@@ -234,7 +235,8 @@ comment on function gc._after_insert_sql(gc._shape) is
     'What follows an insert into a collection: every row that may be garbage is reviewed once.';
 
 
--- EXCEPT compares whole rows; a type without an equality is compared by what it prints.
+-- EXCEPT compares whole rows; a type without an equality is compared by what it prints. A key has
+-- one, whatever its type is, and goes into the queue as it is.
 create function gc._watched_sql(c gc._shape)
     returns text
     language sql
@@ -244,7 +246,7 @@ as $$
     select string_agg(
         format(
             case
-                when exists (
+                when a.attname = any (k.names) or exists (
                     select from pg_opclass as o
                     join pg_am as m on m.oid = o.opcmethod and m.amname in ('btree', 'hash')
                     where o.opcdefault and o.opcintype in (a.atttypid, t.typbasetype)

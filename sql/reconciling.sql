@@ -149,6 +149,23 @@ comment on function gc._could_have(text) is
     'The collection that could have a row with this url; null: none.';
 
 
+-- A row does not tell the epoch of its transaction: one of billions of transactions ago would look
+-- like one that is still to come. Our own, and parts of it, come after the snapshot.
+create function gc._is_since(written_by xid, since xid8)
+    returns boolean
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    select (written_by::text::bigint - s.first) & 4294967295
+        < pg_snapshot_xmax(pg_current_snapshot())::text::bigint - s.first + 1000000
+    from (select since::text::bigint) as s(first)
+$$;
+
+comment on function gc._is_since(xid, xid8) is
+    'Whether the transaction that wrote a row is that one, or came later.';
+
+
 -- What begins with .blobgc is our own: the marker of a prefix, quarantines, probes.
 create function gc._compare_rows(l gc.listings, oldest_orphan timestamptz)
     returns void
@@ -166,7 +183,7 @@ begin
         select $1, case
                 when o.url is null and w.collection is null then 'elsewhere'
                 when o.url is null then case when o.written_at <= $3 then 'orphan' else 'young' end
-                when o.listed is null and $4 and age(o.inserted_by) <= age($5) then 'recent'
+                when o.listed is null and $4 and gc._is_since(o.inserted_by, $5) then 'recent'
                 when o.listed is null then 'missing'
                 else 'size'
             end, coalesce(o.collection, w.collection), o.key, coalesce(o.url, o.listed), o.size,
@@ -186,7 +203,7 @@ begin
             select gc._could_have(o.listed) where o.url is null
         ) as w(collection) on true
         $statement$, gc._all_objects_sql())
-    using l.id, l.prefix, oldest_orphan, l.source = 'store', l.oldest_running::xid;
+    using l.id, l.prefix, oldest_orphan, l.source = 'store', l.oldest_running;
 end;
 $$;
 

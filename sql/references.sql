@@ -53,7 +53,7 @@ begin
                         key.atttypid in (o.oprleft, 'varchar'::regtype)
                         and referring.atttypid in (o.oprleft, 'varchar'::regtype)
                     )
-                        then '::' || format_type(o.oprleft, null)
+                        then '::' || gc._type_name(o.oprleft)
                     else ''
                 end,
                 coalesce((
@@ -412,8 +412,11 @@ as $$
     with found as materialized (
         select f.*
         from gc._reference_tree(c) as f
-        where regexp_replace(item, '\s*,\s*', ',', 'g')
-            = any (gc._spellings(f.referencing, f.columns))
+        where exists (
+            select from unnest(gc._spellings(f.referencing, f.columns)) as s(spelling)
+            where regexp_replace(item, '\s*,\s*', ',', 'g')
+                = regexp_replace(s.spelling, '\s*,\s*', ',', 'g')
+        )
     )
     select f.* from found as f
     where f.depth = 1 or not exists (select from found as o where o.depth = 1)

@@ -724,12 +724,18 @@ create function gc._require_objects_still(c gc.collections, places tid[])
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    keys text[];
+    urls text[];
+    generations text[];
 begin
+    select array_agg(o.key), array_agg(o.url), array_agg(o.generation)
+    into keys, urls, generations
+    from gc._objects_of_trash(c, places) as o;
     perform gc._refuse_without_object(c.name, o.key, 'gone')
-    from gc._objects_of_trash(c, places) as o
-    join gc.deleted_objects as d on d.url = o.url
-        and coalesce(d.generation = o.generation, true)
-    where d.deleted_at > now();
+    from unnest(keys, urls, generations) as o(key, url, generation)
+    join gc._deleted_meanwhile(urls, generations) as d on d.url = o.url
+        and coalesce(d.generation = o.generation, true);
 end;
 $$;
 

@@ -125,7 +125,11 @@ from seen$template$,
         c.words || gc._scan_words(c) || jsonb_build_object(
             'kept', concat_ws(E'\nor ', gc._links_lead_sql(c), gc._kept_sql(c)),
             'greater', replace(gc._row_equals(k), '=', '>'),
-            'after', gc._parsed_key_sql(c, '$2')))
+            -- A domain may refuse a null, with which a scan begins.
+            'after', format(case
+                    when cardinality(k.names) = 1 then 'case when $2 is not null then %s end'
+                    else '%s'
+                end, gc._parsed_key_sql(c, '$2'))))
     from (select (c.key).*) as k
 $$;
 

@@ -24,6 +24,29 @@ $$;
 comment on function gc._queue_status(text) is 'What gc.status says about one review queue.';
 
 
+create function gc._oldest_writer()
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select w.who
+    from (
+        select format('session %s of %s in %s', a.pid, a.usename, a.datname), age(a.backend_xid)
+        from pg_stat_activity as a
+        where a.backend_xid is not null and a.pid <> pg_backend_pid()
+        union all
+        select format('prepared transaction %L in %s', x.gid, x.database), age(x.transaction)
+        from pg_prepared_xacts as x
+    ) as w(who, age)
+    order by w.age desc
+    limit 1
+$$;
+
+comment on function gc._oldest_writer() is
+    'Who has the oldest transaction that has written something; null: nobody.';
+
+
 create function gc._tombstone_status(
     name text, out waiting bigint, out claimed bigint, out failing bigint, out bytes numeric,
     out last_error text, out held_up bigint, out held_up_by text, out overdue_since timestamptz
@@ -43,14 +66,15 @@ as $$
         min(t.due_at) filter (where t.due_at <= clock_timestamp())
     from gc.tombstones as t
     cross join (select gc._has_gate() and gc._awaits_gate()) as g(waits)
-    cross join (select gc._why_not_durable()) as d(why)
+    cross join (select gc._why_not_durable(), gc._oldest_writer()) as d(why, writer)
     cross join lateral (
         select t.worker is not null and t.due_at > clock_timestamp(), case
             when t.worker is null and t.due_at <= clock_timestamp()
                 and exists (select from stopped as s where t.url ^@ s.prefix)
                 then (select s.why from stopped as s where t.url ^@ s.prefix limit 1)
             when t.wait_for > '1' then coalesce(d.why,
-                format('a transaction older than %s has not ended', t.wait_for))
+                format('a transaction older than %s has not ended%s', t.wait_for,
+                    ', perhaps that of ' || d.writer))
             when g.waits and t.worker is null and t.due_at <= clock_timestamp()
                 then 'a transaction that was writing when it was first asked for has not ended'
             else t.held_up

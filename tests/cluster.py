@@ -20,6 +20,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.environment: dict[str, str] = {}
         self.database = Database("postgres", str(folder), os.environ["PGPORT"], "postgres")
 
     def run(self, program: str, *arguments: str) -> None:
@@ -28,6 +29,7 @@ class Cluster:
             subprocess.run(
                 [str(BIN / program), "-D", str(self.folder / "data"), *arguments],
                 cwd=self.folder,
+                env=os.environ | self.environment,
                 user=user,
                 extra_groups=[] if user else None,
                 stdout=output,
@@ -69,12 +71,15 @@ def answers(conn: Connection) -> bool:
 
 
 @contextlib.contextmanager
-def cluster_of_its_own(*settings: str, name: str = "crash") -> Iterator[Cluster]:
+def cluster_of_its_own(
+    *settings: str, name: str = "crash", environment: dict[str, str] | None = None
+) -> Iterator[Cluster]:
     """Gone afterwards. Settings are lines of postgresql.conf."""
     folder = Path(tempfile.mkdtemp(prefix=f"blobgc_{name}."))
     if os.getuid() == 0:
         shutil.chown(folder, os.environ["BLOBGC_PGUSER_OS"])
     private = Cluster(folder)
+    private.environment = environment or {}
     try:
         private.run("initdb", "-U", "postgres", "--auth=trust", "--locale=C.UTF-8", "-E", "UTF8",
                     "--no-sync")

@@ -228,7 +228,7 @@ select 'function', p.oid::regprocedure::text,
 from pg_proc as p join spaces as n on n.oid = p.pronamespace
 union all
 select 'relation', name, format('%s %s', relkind, relowner::regrole),
-    format('%s %s %s', relacl, reloptions, relpersistence)
+    format('%s %s %s %s', relacl, reloptions, relpersistence, relreplident)
 from relations
 union all
 select 'view', name, pg_get_viewdef(oid), null

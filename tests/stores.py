@@ -46,8 +46,8 @@ def is_free(port: int) -> bool:
 
 
 def is_own(key: str) -> bool:
-    """Whether it is the marker: what a runner puts there itself."""
-    return key.rpartition("/")[2] == ".blobgc"
+    """Whether it is the marker, or room for it: what a runner puts there itself."""
+    return key.rpartition("/")[2] in (".blobgc", ".blobgc-spare")
 
 
 class Objects(Protocol):

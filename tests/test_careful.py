@@ -82,7 +82,7 @@ def test_what_was_written_after_its_row_went_stays_and_is_reported(
         time.sleep(3.2)
         objects.put("again")
         conn.execute("update gc.settings set upload_timeout = '1 hour'")
-        assert collect(database, objects) == SUCCESS
+        assert collect(database, objects, "--wait", "20") == SUCCESS
         assert "objects: spared" in caplog.text
         assert objects.names() == {"old", "again", "kept"}, "an upload may take an hour"
         assert rows(conn, "select key, due_at > now() + interval '59 minutes' "
@@ -92,7 +92,7 @@ def test_what_was_written_after_its_row_went_stays_and_is_reported(
              f"{objects.prefix}again")]
         conn.execute("update gc.settings set upload_timeout = '1 second'")
         conn.execute("update gc.tombstones set due_at = now()")
-        assert collect(database, objects) == SUCCESS
+        assert collect(database, objects, "--wait", "20") == SUCCESS
         assert objects.names() == {"again", "kept"}
         assert value(conn, "select count(*) from gc.tombstones") == 0
 

@@ -1,4 +1,4 @@
-"""Failover: a standby that lacks the last transactions, and what was deleted because of them."""
+"""Standbys: one that lacks the last transactions, and what was deleted because of them; readers."""
 
 from __future__ import annotations
 
@@ -123,6 +123,31 @@ def go_on_after_a_failover(promoted: Database, conn: Connection, files: FileObje
     assert collect(promoted, files) == SUCCESS
     assert files.names() == set()
     assert value(conn, "select count(*) from gc.operations where operation = 'take over'") == 1
+
+
+def test_a_reader_of_a_standby_finds_the_object_while_undo_lasts(pair: Pair) -> None:
+    """It sees a row until the deletion is replayed, and with an older snapshot for longer."""
+    world = World(pair.database, pair.files)
+    standby = replace(pair.database, host=str(pair.standby.folder))
+    execute(pair.conn, "update gc.settings set durable_on = '{standby_one}', undo = '1 hour'")
+    execute(pair.conn, "select gc.review()")
+    world.write(pair.conn, ALL)
+    wait_until(pair.is_followed, "the rows to reach the standby")
+    with standby.connect() as reader, standby.connect(autocommit=False) as older:
+        execute(older, "set transaction isolation level repeatable read; select from app.file")
+        execute(reader, "select pg_wal_replay_pause()")
+        execute(pair.conn, "delete from app.file")
+        assert collect(pair.database, pair.files) == SUCCESS
+        assert value(reader, "select count(*) from app.file") == len(ALL)
+        assert pair.files.names() == names(ALL), "an hour for both readers"
+
+        execute(pair.conn, "update gc.tombstones set due_at = now()")
+        assert collect(pair.database, pair.files, "--wait", "20") == SUCCESS
+        assert pair.files.names() == set(), "the deletion is there, though not shown"
+        assert value(reader, "select count(*) from app.file") == len(ALL), "rows without objects"
+        execute(reader, "select pg_wal_replay_resume()")
+        wait_until(lambda: value(reader, "select count(*) from app.file") == 0, "the replay")
+        assert value(older, "select count(*) from app.file") == len(ALL), "for as long as he reads"
 
 
 def test_the_archive_is_waited_for(pair: Pair) -> None:

@@ -186,7 +186,8 @@ def test_an_open_transaction_delays_shared_objects_and_costs_one_update_each(
         assert time.monotonic() - began < 5
         assert 0 < updated() - before <= 2000
         assert value(conn, "select held_up_by from gc.status() where collection = 'file'").endswith(
-            "has not ended")
+            f"has not ended, perhaps that of session {idle.info.backend_pid} of {app.user} in "
+            f"{app.name}")
         # Meanwhile everybody else goes on.
         execute(conn, "insert into app.file values (1, 's3://bucket/1')")
         idle.rollback()

@@ -101,6 +101,8 @@ ATTACKS = [
     "../outside", "a/../../outside", "..", ".", "a/./b", "", "new\nline", "nul\x00l", "\x1b[2J",
     "del\x7f", "..\\outside", "c1\x85", "\uffff", "x" * 5000, "ü" * 3000, "a//b", "/b", "b/", "/",
     "a\\b", "b\\", "b/.", "./b", "\ud800", "b\udfff", "\r",
+    # Ours: what is looked at for the last time, what was put aside, the marker of a folder.
+    ".blobgc-deleting/a", ".blobgc-quarantine/a", "a/.BLOBGC-x", "a/.blobgc", ".blobgc/a",
 ]
 
 

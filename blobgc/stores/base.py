@@ -21,6 +21,7 @@ PAUSE = 5.0  # for so many seconds.
 DELETED, RELEASED, SPARED = "deleted", "released", "spared"
 
 MARKER = ".blobgc"  # The object by which a bucket knows its database. It is never deleted.
+OURS = ".blobgc-"  # What is looked at for the last time, quarantines, probes: nobody else's.
 
 # C0 and C1, DEL, halves of characters, what XML cannot say; and the backslash, which some stores
 # take for a slash.
@@ -253,8 +254,9 @@ class Store:
             return False
         if len(self.key(url).encode()) > 1024:  # More than a store allows.
             return False
-        if url.lower().endswith("/" + MARKER):
-            return False
+        for part in url[len(self.prefix):].lower().split("/"):
+            if part == MARKER or part.startswith(OURS):
+                return False
         return not generation or self.accepts_generation(generation)
 
     # Errors

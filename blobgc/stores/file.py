@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import BinaryIO
 
 from blobgc.stores.base import (
     DELETED,
@@ -27,6 +28,8 @@ from blobgc.stores.base import (
 )
 
 LONGEST = 100_000  # Characters: more than any marker has.
+FULL = (errno.ENOSPC, errno.EDQUOT)  # No room.
+SPARE = "-spare"  # Of a marker: a file with room for the next one.
 PAGE = 1000  # Files.
 DELETING = ".blobgc-deleting/"  # Files that are looked at for the last time.
 CRASHED = 60.0  # Seconds: what is there for so long was left by a runner that is gone.
@@ -43,7 +46,7 @@ class FileStore(Store):
 
     def __init__(self, prefix: str, options: argparse.Namespace) -> None:
         super().__init__(prefix, options)
-        self.ahead = 0.0  # Seconds by which the file system's clock is ahead of ours.
+        self.ahead = 0.0  # Seconds by which the file system's clock is ahead of time.monotonic().
         self.clock_holds_until = 0.0
 
     @classmethod
@@ -102,12 +105,7 @@ class FileStore(Store):
         path = self.path(address)
         new = f"{path}-{uuid.uuid4().hex}"
         try:
-            # Not for others to read: who can read a file can lock it.
-            with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660), "w",
-                      encoding="utf8") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            self.write(path, new, content)
             if replaces is None:
                 os.link(new, path)
             elif not self.replace(path, new, replaces):
@@ -122,7 +120,37 @@ class FileStore(Store):
             os.fsync(folder)
         finally:
             os.close(folder)
+        self.leave_spare(path)
         return self.seen(content).tag
+
+    def write(self, path: str, new: str, content: str) -> None:
+        """On a full disk into the spare file, which has room already: deletes have to go on."""
+        try:
+            # Not for others to read: who can read a file can lock it.
+            with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660), "wb") as file:
+                fill(file, content.encode())
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            try:
+                os.rename(path + SPARE, new)  # Of several runners, one has it now.
+            except FileNotFoundError:
+                raise error from None
+            with open(new, "r+b") as file:
+                fill(file, content.encode())
+
+    def leave_spare(self, path: str) -> None:
+        """Where there is none. One that has no room is of no use."""
+        spare = path + SPARE
+        if os.path.exists(spare):
+            return
+        with contextlib.suppress(FileExistsError):  # Another runner has left one.
+            descriptor = os.open(spare, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660)
+            try:
+                with open(descriptor, "wb") as file:
+                    fill(file, bytes(4096))
+            except OSError:
+                os.unlink(spare)
 
     def replace(self, path: str, new: str, replaces: str) -> bool:
         """While the old one is locked; the system unlocks it for whoever is killed."""
@@ -175,12 +203,12 @@ class FileStore(Store):
             path = f"/{self.folder}.blobgc-{uuid.uuid4().hex}"
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             try:
-                self.ahead = os.fstat(descriptor).st_ctime - time.time()
+                self.ahead = os.fstat(descriptor).st_ctime - time.monotonic()
             finally:
                 os.close(descriptor)
                 os.unlink(path)
             self.clock_holds_until = time.monotonic() + CLOCK_HOLDS
-        return time.time() + self.ahead
+        return time.monotonic() + self.ahead
 
     def delete_carefully(self, tombstones: list[Tombstone]) -> list[str]:
         (tombstone,) = tombstones
@@ -299,6 +327,14 @@ class FileStore(Store):
         """Whether the other folder is this one or inside it, whatever their names are."""
         its = self.lineage()
         return bool(its) and its[0] in other.lineage()
+
+
+def fill(file: BinaryIO, content: bytes) -> None:
+    """With this and nothing else, for good."""
+    file.write(content)
+    file.truncate()
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def last_change(found: os.stat_result) -> datetime:

@@ -7,3 +7,7 @@ begin
     where t.worker is not null having max(t.due_at) > clock_timestamp();
 end;
 $$;
+
+-- Who is running may have been running when these were deleted.
+insert into gc.witnesses
+select d.deleted_by, gc._running() from gc.deleted_objects as d group by d.deleted_by;

@@ -62,5 +62,8 @@ alter table gc.tombstones
         || left(split_part(url, '/', 1) || '//' || split_part(url, '/', 3), 128)
     ) stored;
 
+-- Who was running is noted instead.
+drop index gc.deleted_objects_deleted_at_idx;
+
 -- They return more columns.
 drop function gc.status();

@@ -153,7 +153,7 @@ select is_empty(
                 and conname !~
                     '^(unread_rows|unused_tables|declared_references|ignored_suspects)_'
                 and conname !~ '^(operations|pauses|brakes|allowances|markers)_'
-                and conname !~ '^(kept_rows|causing|struck_finalizers)_'
+                and conname !~ '^(kept_rows|causing|struck_finalizers|witnesses)_'
                 and conname !~ '^(listings|listing_parts)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(

@@ -1,6 +1,6 @@
 -- Collections: track, track again, untrack, scan; and what happens when the tables change.
 begin;
-select plan(135);
+select plan(138);
 
 set local client_min_messages = warning;
 create schema app;
@@ -483,6 +483,16 @@ select count(*) as ignored from gc.track('app.chosen', condition => 'false',
 delete from app.chosen where id = 1;
 select is((select url from gc.tombstones where key = '1' and collection = 'chosen'), 's3://b/k/a',
     'a url may begin with CASE');
+
+-- Names that the view has in which expressions are read.
+create table app.gc_other (id integer primary key, gc_other text, value text);
+select lives_ok($$select gc.track('app.gc_other', url => 'value', label => 'gc_other',
+    condition => 'gc_other.gc_other is null')$$,
+    'a table and its columns may be called as our own, and a column value');
+insert into app.gc_other values (1, null, 's3://b/1'), (2, 'x', 's3://b/2');
+select is(app.review('gc_other'), '1 kept, 1 deleted, 0 failed', 'the condition reads the row');
+select is((select url from gc.tombstones where collection = 'gc_other'), 's3://b/1',
+    'and the url is its column');
 
 select * from finish();
 rollback;

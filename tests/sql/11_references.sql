@@ -1,6 +1,6 @@
 -- References: every kind of foreign key keeps its target, and is followed when it goes.
 begin;
-select plan(82);
+select plan(88);
 
 set local client_min_messages = warning;
 create schema app;
@@ -486,6 +486,34 @@ insert into app.mention values ('x');
 select lives_ok('delete from app.mention',
     'a reference of another collation than the key can be deleted');
 select is(app.review('word'), '0 kept, 1 deleted, 0 failed', 'and what it referred to is collected');
+
+-- Without a length, the types character and bit would be of one.
+create domain app.code as char(4);
+create table app.place (id app.code primary key);
+create table app.trip (place app.code references app.place);
+create index on app.trip (place);
+select from gc.track('app.place');
+insert into app.place values ('ab'), ('ac');
+insert into app.trip values ('ab');
+select is(app.review('place'), '1 kept, 1 deleted, 0 failed',
+    'keys of a domain over character are compared as a whole');
+create domain app.flags as bit(3);
+create table app.lamp (id app.flags primary key);
+create table app.wire (lamp app.flags references app.lamp);
+create index on app.wire (lamp);
+select from gc.track('app.lamp');
+insert into app.lamp values ('101'), ('100');
+insert into app.wire values ('101');
+select is(app.review('lamp'), '1 kept, 1 deleted, 0 failed', 'and so are those over bit');
+
+-- A comma in a name, as it stands in what gc.track returns.
+create table app.basket (id integer primary key);
+create table app."eggs, milk" (id integer primary key, "in, of" integer references app.basket);
+create index on app."eggs, milk" ("in, of");
+select results_eq(format($$select role from gc.track('app.basket', condition => 'true',
+    owned => array[%L])$$, spelling), array['owned'], 'it can be owned as ' || spelling)
+from unnest(array['eggs, milk', 'app."eggs, milk"("in, of")', 'app.eggs, milk(in, of)',
+    '"eggs, milk"']) as spelling;
 
 select * from finish();
 rollback;

@@ -1,7 +1,7 @@
 -- References without a foreign key: declared, they keep, lock and are followed like any other.
 begin;
 set local client_min_messages = error;
-select plan(116);
+select plan(135);
 
 create schema app;
 update gc.settings set undo = '0', jitter = '0';
@@ -458,6 +458,117 @@ delete from app.reader;
 update gc.shelf_review_queue set review_after = now();
 select is((select deleted from gc.review() where collection = 'shelf'), 1,
     'both go when it is mentioned no more');
+
+-- Keys of any type are compared as a whole, and as the collection compares them.
+create function pg_temp.reviewed(name text) returns text language plpgsql as $$
+begin
+    execute format('update gc.%I set review_after = now()', name || '_review_queue');
+    return (select format('%s kept, %s deleted, %s failed', kept, deleted, failed)
+        from gc.review() where collection = name);
+end;
+$$;
+create table app.seat (id char(4) primary key);
+create table app.ticket (id integer primary key, seats char(4)[], seat char(4));
+create index on app.ticket using gin (seats);
+create index on app.ticket (seat);
+select count(*) as ignored from gc.track('app.seat') \gset
+select count(*) as ignored from gc.declare_reference('seat', 'app.ticket', 'seats') \gset
+insert into app.seat values ('ab'), ('ac');
+insert into app.ticket values (1, '{ab}');
+select is(pg_temp.reviewed('seat'), '1 kept, 1 deleted, 0 failed',
+    'an array of characters keeps what it names, and nothing else');
+select results_eq('select id::text from app.seat', array['ab'], 'which is there');
+select count(*) as ignored from gc.declare_reference('seat', 'app.ticket', 'seat') \gset
+select lives_ok($$insert into app.ticket values (2, '{zz}', 'zy')$$,
+    'a key that is not there can be as long as its type allows');
+create table app.mask (id bit(3) primary key);
+create table app.filter (masks bit(3)[]);
+create index on app.filter using gin (masks);
+select count(*) as ignored from gc.track('app.mask') \gset
+select count(*) as ignored from gc.declare_reference('mask', 'app.filter', 'masks') \gset
+insert into app.mask values ('101'), ('100');
+insert into app.filter values ('{101}');
+select is(pg_temp.reviewed('mask'), '1 kept, 1 deleted, 0 failed', 'nor is a bit left out');
+
+create domain app.number as integer;
+create domain app.house as app.number;
+create table app.home (id app.house primary key);
+create table app.letter (home app.house, homes app.house[]);
+create index on app.letter (home);
+create index on app.letter using gin ((homes::integer[]));
+select count(*) as ignored from gc.track('app.home') \gset
+select lives_ok($$select gc.declare_reference('home', 'app.letter', 'home')$$,
+    'a domain over a domain is declared');
+select is(pg_temp.said($$select gc.declare_reference('home', 'app.letter', 'homes')$$),
+    '42804 | keys of type app.house[] cannot be compared with "app.home"(id) by an index | '
+    'select * from gc.declare_reference(''home'', ''app.letter'', ''(homes)::integer[]'');',
+    'an array of it is refused, with what can be declared');
+select lives_ok($$select gc.declare_reference('home', 'app.letter', '(homes)::integer[]')$$,
+    'which is then done');
+insert into app.home values (1), (2), (3);
+insert into app.letter values (1, '{2}');
+select is(pg_temp.reviewed('home'), '2 kept, 1 deleted, 0 failed', 'and both keep');
+
+create table app.path (id integer[] primary key);
+create table app.walk (path integer[]);
+create index on app.walk (path);
+select count(*) as ignored from gc.track('app.path') \gset
+select is(pg_temp.said($$select gc.declare_reference('path', 'app.walk', 'path')$$),
+    '22023 | the values of "app.path"(id) are arrays or rows | '
+    'Make a foreign key, or name another column by which rows are referred to.',
+    'keys that are arrays are refused: each would be taken for several');
+create type app.point as (x integer, y integer);
+create table app.town (id app.point primary key);
+create table app.flight (towns app.point[]);
+create index on app.flight using gin (towns);
+select count(*) as ignored from gc.track('app.town') \gset
+select is(pg_temp.said($$select gc.declare_reference('town', 'app.flight', 'towns')$$),
+    '22023 | the values of "app.town"(id) are arrays or rows | '
+    'Make a foreign key, or name another column by which rows are referred to.',
+    'so are rows');
+
+create collation app.no_case (
+    provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+create table app.label (id text collate app.no_case primary key);
+create table app.jar (labels text[] collate "C");
+create index on app.jar using gin (labels);
+select count(*) as ignored from gc.track('app.label') \gset
+select lives_ok($$select gc.declare_reference('label', 'app.jar', 'labels')$$,
+    'an array of another collation than the key is declared');
+insert into app.label values ('a'), ('b');
+insert into app.jar values ('{A}');
+select is(pg_temp.reviewed('label'), '1 kept, 1 deleted, 0 failed',
+    'and keeps what the key takes for the same');
+select lives_ok($$select gc.scan('label', 10)$$, 'a scan compares so as well');
+
+-- Names that mean something else in a view, or in what we make of it.
+create table app.old (id integer primary key, value bigint);
+create index on app.old (value);
+create table app.new (id integer primary key, value bigint);
+create index on app.new (value);
+create table app.page (id bigint primary key);
+select count(*) as ignored from gc.track('app.page') \gset
+select lives_ok($$select gc.declare_reference('page', 'app.old', '"value"')$$,
+    'a table may be called old, and a column value');
+select lives_ok($$select gc.declare_reference('page', 'app.new', 'value')$$, 'or new');
+insert into app.page values (1), (2), (3);
+insert into app.old values (1, 1);
+insert into app.new values (1, 2);
+select is(pg_temp.reviewed('page'), '2 kept, 1 deleted, 0 failed', 'and both keep');
+select results_eq('select id from app.page order by id', array[1, 2]::bigint[], 'what they name');
+
+-- What is partitioned has no unique index but by what it is partitioned by.
+create table app.plot (id integer primary key, code text) partition by hash (id);
+create table app.plot_0 partition of app.plot for values with (modulus 1, remainder 0);
+create table app.deed (plot text);
+create index on app.deed (plot);
+select count(*) as ignored from gc.track('app.plot') \gset
+select is(pg_temp.said($$select gc.declare_reference('plot', 'app.deed', 'plot', by => 'code')$$),
+    '22023 | nothing finds the rows of "app.plot" by code | create index on app.plot (code);',
+    'the index that is asked for is one that can be made');
+create index on app.plot (code);
+select lives_ok($$select gc.declare_reference('plot', 'app.deed', 'plot', by => 'code')$$,
+    'and with it the reference is declared');
 
 select * from finish();
 rollback;

@@ -1,6 +1,6 @@
 -- Review queues: what is queued, by which event, for when.
 begin;
-select plan(54);
+select plan(57);
 
 set local client_min_messages = warning;
 create schema app;
@@ -316,6 +316,22 @@ select is_empty(
     $$select 'autovacuum_vacuum_scale_factor=0' except
         select unnest(reloptions) from pg_class where oid = 'gc.blob_review_queue'::regclass$$,
     'autovacuum comes to a queue after so many rows, however long the queue was');
+
+-- Keys of types that are no plain ones go into the queue as they are.
+create type app.spot as (x integer, y integer);
+create table app.tree (id app.spot primary key, dead boolean);
+create table app.road (id integer[] primary key, closed boolean);
+create table app.span (id int4range primary key, over boolean);
+select from gc.track('app.tree', condition => 'dead');
+select from gc.track('app.road', condition => 'closed');
+select from gc.track('app.span', condition => 'over');
+insert into app.tree values ((1, 2), false);
+insert into app.road values ('{1,2}', false);
+insert into app.span values ('[1,2)', false);
+select lives_ok('update app.tree set dead = true',
+    'what the condition reads can be updated where the key is a row');
+select lives_ok('update app.road set closed = true', 'or an array');
+select lives_ok('update app.span set over = true', 'or a range');
 
 select * from finish();
 rollback;

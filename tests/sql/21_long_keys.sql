@@ -1,7 +1,7 @@
 -- Keys as long as PostgreSQL allows: 2,690 bytes that cannot be compressed fill a page of a btree.
 begin;
 set local client_min_messages = error;
-select plan(18);
+select plan(21);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0';
@@ -71,6 +71,19 @@ select is((select count(*) from gc.claim('worker')), 7::bigint, 'and is handed o
 select is((select gc.confirm('worker', array_agg(id)) from gc.tombstones), 7, 'and confirmed');
 select ok((select gc.begin_upload('paper', pg_temp.noise(1, 2690)) is not null),
     'an upload of such a key is announced');
+
+-- A domain over text is as long.
+create domain app.word as text;
+create table app.term (id app.word primary key, name char(2690));
+create table app.use (id integer primary key, term_id app.word references app.term);
+create index on app.use (term_id);
+select from gc.track('app.term') \g /dev/null
+select gc.set_delay(e, '0') from unnest(array['term_insert', 'use_delete']) as e \g /dev/null
+select lives_ok($$insert into app.term select pg_temp.noise(i, 2690) from generate_series(1, 2) as i$$,
+    'keys of a domain over text can be of 2,690 bytes');
+select lives_ok($$insert into app.use values (1, pg_temp.noise(1, 2690))$$, 'and are referred to');
+select is((select format('%s kept, %s deleted', kept, deleted) from gc.review()
+    where collection = 'term'), '1 kept, 1 deleted', 'and reviewed');
 
 select * from finish();
 rollback;

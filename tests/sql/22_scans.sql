@@ -1,7 +1,7 @@
 -- Scans: whatever is asked for while one is half-way, another one follows and finds the rest.
 begin;
 set local client_min_messages = error;
-select plan(10);
+select plan(12);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0';
@@ -47,6 +47,16 @@ select is_empty('table app.file', 'a TRUNCATE meanwhile asks for another one');
 select results_eq('select scanning, scan_cursor from gc.collections',
     $$values (false, null::text)$$, 'and then it is over');
 select is_empty('table gc.scan_requests', 'and nobody asks for more');
+
+-- A scan begins with no key at all, which is not a value of every type.
+create domain app.token as uuid not null;
+create table app.badge (id app.token primary key);
+select count(*) from gc.track('app.badge', condition => 'true') \g /dev/null
+insert into app.badge values (gen_random_uuid()), (gen_random_uuid());
+delete from gc.badge_review_queue;
+select is(gc.scan('badge', 1) + gc.scan('badge', 1), 2,
+    'keys of a domain that is not null are scanned');
+select is((select count(*) from gc.badge_review_queue), 2::bigint, 'and found');
 
 select * from finish();
 rollback;

@@ -1,7 +1,7 @@
 -- Markers: a bucket knows its database, and a copy of the database deletes nothing.
 begin;
 set local client_min_messages = error;
-select plan(122);
+select plan(127);
 
 create schema app;
 create table app.file (id integer primary key);
@@ -173,6 +173,15 @@ select is((pg_temp.ask('dead', 'read', null)).action, 'wait',
     'and what it says of the past counts for nothing') ;
 select pg_temp.later('16 seconds') \g /dev/null
 select is(pg_temp.compared('w'), 'read write go', 'it goes on');
+
+-- The clock is set back: all that is known is of a time that is still to come.
+select pg_temp.later('-1 day') \g /dev/null
+select is(pg_temp.claimed(), 0::bigint, 'what was noted by a clock that was ahead counts for nothing');
+select is(pg_temp.compared('w'), 'write go', 'the marker is moved at once: a copy is to fall behind');
+select is(pg_temp.prepare('dead'), 'write', 'a runner is killed before a clock is set back');
+select pg_temp.later('-1 day') \g /dev/null
+select is(pg_temp.compared('w'), 'read write go', 'nobody waits for it until the clock has caught up');
+select is(pg_temp.claimed(), 1::bigint, 'and objects are handed out again');
 
 -- A store without conditional writes.
 select pg_temp.later('10 seconds') \g /dev/null
