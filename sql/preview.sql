@@ -391,6 +391,8 @@ begin
     end if;
     perform gc._limit_lock_waits();
     decided := gc._review_and_undo(name, batch, coalesce(due, true));
+    -- Who came to wait for a row that the review had goes on waiting, until we end.
+    perform gc._limit_lock_waits('1 millisecond');
     for one in select distinct d.collection from unnest(decided) as d order by 1 loop
         return query
             select p.* from unnest(gc._describe(array(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,7 +120,8 @@ class User(Client):
     to a file, moves, and clears."""
 
     weights = {
-        "upload": 14, "insert_first": 10, "copy": 6, "copy_and_delete": 8, "copy_own": 12,
+        "upload": 14, "upload_own": 6, "insert_first": 10, "copy": 6, "copy_and_delete": 8,
+        "copy_own": 12,
         "replace": 4, "refer": 20, "clear": 24, "move": 24, "refer_in_two_phases": 4, "delete": 8,
         "thumbnail": 2,
         "check_any": 30,
@@ -258,14 +259,16 @@ class User(Client):
         """Announced, written, inserted, with a reference."""
         self.upload_path(self.chance.choice(PATHS), self.chance.choice(FILES), self.kind())
 
-    def upload_path(self, path: object, file: int, name: str) -> None:
+    def upload_path(
+        self, path: object, file: int, name: str, meanwhile: Callable[[], None] | None = None
+    ) -> None:
         upload, url, begun = self.number_next(), self.url(path), time.monotonic()
         with self.transaction():
             self.rows("select gc.begin_upload('file', %s, %s, '1 second', upload => %s)",
                       str(file), url, upload)
         self.linger()
         self.put(url, begun)
-        self.linger_long()
+        (meanwhile or self.linger_long)()
         with self.telling(name, file), self.transaction():
             self.insert_file(file, path)
             self.put_reference(name, file)
@@ -273,6 +276,18 @@ class User(Client):
                 raise psycopg.errors.SerializationFailure("the upload took too long")
         self.debts = [debt for debt in self.debts if debt != url]
         self.oracle.count("upload")
+
+    def upload_own(self) -> None:
+        """An object that is nobody else's is announced and written once more, and then its only row
+        goes: it has none until we insert ours."""
+        path, mine = f"own-{self.number}", OWN + self.number
+
+        def lose_row() -> None:
+            self.drop_own(mine)
+            time.sleep(self.chance.uniform(0, 1))
+
+        self.have_own(mine, path)
+        self.upload_path(path, mine + 100 * self.chance.randint(1, 3), self.kind(), lose_row)
 
     def insert_file(self, file: int, path: object) -> None:
         self.execute("insert into app.file (id, digest, path) values (%s, 'd' || %s, %s)",
@@ -365,8 +380,7 @@ class User(Client):
         with self.telling(name, copy), self.transaction():
             if is_first:
                 self.insert_file(copy, path)
-            execute(self.other, f"delete from app.draft where id = {mine}; "
-                                f"delete from app.file where id = {mine}")
+            self.drop_own(mine)
             time.sleep(self.chance.uniform(0, 0.4))
             if not is_first:
                 self.insert_file(copy, path)
@@ -383,6 +397,10 @@ class User(Client):
             self.debts.append(url)
             self.storm.objects.put(url, self.world.content_of(url))
         self.debts = [debt for debt in self.debts if debt != url]
+
+    def drop_own(self, file: int) -> None:
+        execute(self.other, f"delete from app.draft where id = {file}; "
+                            f"delete from app.file where id = {file}")
 
     def replace(self) -> None:
         """A file gets another object."""
