@@ -1,8 +1,8 @@
--- Completing: what a manifest needs when it is restored, and no foreign key says.
+-- Completing: what a manifest needs when it is restored, beyond what its foreign keys say.
 --
--- Its blobs must be linked to its repository: since it went, they may have been unlinked, or
--- collected and uploaded to another one. And what is about another manifest must be known to that
--- one, which may have been pushed since. gc.restore has this done: see gc.complete.
+-- Those bring the links to its blobs back; here they are locked, as by a push. And what is about
+-- another manifest must be known to that one, which may have been pushed since. gc.restore has this
+-- done: see gc.complete.
 
 create function _restored(keys text[])
     returns setof manifests
@@ -81,7 +81,7 @@ end;
 $$;
 
 comment on function _link_again(text[]) is
-    'Links the blobs of these manifests to their repositories.';
+    'Locks the links of the blobs of these manifests, and makes those that are missing.';
 
 
 create function _meet_again(keys text[])
