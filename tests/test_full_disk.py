@@ -58,14 +58,16 @@ def disk_of(folder: Path, size: str) -> Iterator[Disk]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Disk, Cluster]]:
     """A server on a small disk, with a database that is ready."""
-    with disk_of(Path(tempfile.mkdtemp(prefix="blobgc_disk.")) / "disk", "160m") as disk:
+    folder = Path(tempfile.mkdtemp(prefix="blobgc_disk.")) / "disk"
+    with disk_of(folder, "160m") as disk, contextlib.ExitStack() as running:
         disk.folder.parent.chmod(0o755)
-        monkeypatch.setattr(tempfile, "tempdir", str(disk.folder))
-        with cluster_of_its_own("fsync = off", "min_wal_size = 32MB", "max_wal_size = 32MB",
-                                name="full") as server:
-            with server.database.connect() as conn:
-                execute(conn, SETUP)
-            yield disk, server
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", str(disk.folder))
+            server = running.enter_context(cluster_of_its_own(
+                "fsync = off", "min_wal_size = 32MB", "max_wal_size = 32MB", name="full"))
+        with server.database.connect() as conn:
+            execute(conn, SETUP)
+        yield disk, server
     shutil.rmtree(disk.folder.parent)
 
 
