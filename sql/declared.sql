@@ -831,7 +831,7 @@ declare
     d gc.declared_references := (
         c.name, declare_reference.referencing,
         gc._given_keys(declare_reference.referencing, declare_reference.keys),
-        nullif(btrim(declare_reference."by"), ''),
+        nullif(declare_reference."by", ''),
         nullif(btrim(declare_reference.condition), ''),
         coalesce(declare_reference."strict", false), '{}', now()
     );

@@ -276,6 +276,7 @@ class Life:
 
     def track(self) -> psycopg.Error | None:
         """All of it; the first refusal."""
+        self.ever = urls_of(self.look(self.watcher))
         for number in self.schema.collections():
             refused = call_as_told(self.tracker, track_sql(self.schema, number))
             if refused:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Connection, execute, value
-from garbage import urls_of
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds import literal, quoted
@@ -52,7 +51,6 @@ def test_what_is_collected_is_what_nothing_uses(
         life.begin()
         for step in before:
             life.live(Step(step.statements, step.commits))
-        life.ever = urls_of(life.look(conn))
         refused = life.track()
         assert not refused, f"{refused} {refused.diag.message_hint}"
         life.scan()

@@ -1,7 +1,7 @@
 -- References without a foreign key: declared, they keep, lock and are followed like any other.
 begin;
 set local client_min_messages = error;
-select plan(135);
+select plan(136);
 
 create schema app;
 update gc.settings set undo = '0', jitter = '0';
@@ -569,6 +569,12 @@ select is(pg_temp.said($$select gc.declare_reference('plot', 'app.deed', 'plot',
 create index on app.plot (code);
 select lives_ok($$select gc.declare_reference('plot', 'app.deed', 'plot', by => 'code')$$,
     'and with it the reference is declared');
+
+-- by is a name, whatever it begins with.
+create table app.field (id integer primary key, " code" text unique);
+select count(*) as ignored from gc.track('app.field') \gset
+select lives_ok($$select gc.declare_reference('field', 'app.deed', 'plot', by => ' code')$$,
+    'a column may have a name that begins with a space');
 
 select * from finish();
 rollback;
