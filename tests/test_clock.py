@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,11 +35,12 @@ class Clock:
 
 
 @pytest.fixture(scope="module")
-def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
-    folder = tmp_path_factory.mktemp("clock")
-    for each in (folder, folder.parent, folder.parent.parent):
-        each.chmod(0o755)
-    return Clock(folder / "clock")
+def clock() -> Iterator[Clock]:
+    """Not in pytest's folder, which each start of pytest closes to others, as the server is."""
+    with tempfile.TemporaryDirectory(prefix="blobgc_clock.") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield Clock(folder / "clock")
 
 
 @pytest.fixture(scope="module")
