@@ -13,11 +13,13 @@ create function gc._used_columns(target regclass, columns name[], owned oid[])
     rows 20
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    roots oid[] := array(select p::oid from gc._partitions(target) as p);
 begin
     return query
         with refs as materialized (
             select k.conrelid, k.conkey, k.confrelid, k.confkey from pg_constraint as k
-            where k.contype = 'f' and k.conparentid = 0 and k.confrelid = any (target::oid || owned)
+            where k.contype = 'f' and k.conparentid = 0 and k.confrelid = any (roots || owned)
         )
         select a.attrelid, a.attnum from pg_attribute as a
         where a.attrelid = target and a.attname = any (columns)

@@ -25,9 +25,11 @@ create function gc._key_pair(r gc._reference, alias text default 'r')
     immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._pair(
-        r.columns, alias, array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
-        r.operators)
+    select concat_ws(' and ',
+        gc._pair(
+            r.columns, alias, array(select gc._queue_column(u) from unnest(r.targets) as u), 'q',
+            r.operators),
+        gc._not_null_sql(gc._other_columns(r), alias))
 $$;
 
 comment on function gc._key_pair(gc._reference, text) is

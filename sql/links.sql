@@ -24,10 +24,7 @@ as $$
         'link_columns', gc._idents(l.link_columns),
         'r_parts', gc._idents(l.columns, 'r.'),
         'r_in_l', gc._pair(l.columns, 'r', l.link_columns, 'l', l.operators),
-        'has_parts', (
-            select string_agg(format('r.%I is not null', u), ' and ')
-            from unnest(l.columns) as u
-        ),
+        'has_parts', gc._not_null_sql(l.columns, 'r'),
         'l_is_q', gc._entry_pair(c.key, 'l', k.queue_names, 'q', k.operators),
         'l_is_t', gc._entry_pair(c.key, 'l', k.names, 't', k.operators))
     from (select (c.key).*) as k
@@ -112,8 +109,10 @@ where {not_null} and {has_parts}
             gc._link_words(c, l) || gc._lost_words(c, r) || jsonb_build_object(
                 'source', coalesce(source, format(
                     '(select %1$s from new_rows except select %1$s from old_rows)',
-                    gc._idents(r.columns || array(
-                        select u from unnest(l.columns) as u where u <> all (r.columns))))),
+                    gc._idents(array(
+                        select distinct u.name
+                        from unnest(r.columns || gc._other_columns(r) || l.columns) as u(name)
+                        order by u.name)))),
                 'l_is_r', (
                     select gc._entry_pair(c.key, 'l',
                         array_agg(r.columns[array_position(r.targets, u.name)] order by u.n), 'r',

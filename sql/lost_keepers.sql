@@ -66,7 +66,7 @@ create function gc._keepers(c gc.collections)
     set search_path = pg_catalog, pg_temp
 as $$
     select k.* from gc._keepers(c.target) as k
-    union all
+    union
     select k.*
     from gc._owned_tables(c) as o
     cross join lateral gc._keepers(o.relation::regclass) as k

@@ -292,14 +292,16 @@ comment on function gc._after_update_sql(gc._shape) is
     'What follows an update of a collection''s own rows: a new key, or another condition.';
 
 
-create function gc._needs_target(r gc._reference)
+create function gc._needs_target(c gc._shape, r gc._reference)
     returns boolean
     language sql
-    immutable
+    stable
     set search_path = pg_catalog, pg_temp
-as $$ select not r.to_key or r.on_delete in ('c', 'n', 'd') $$;
+as $$
+    select not r.to_key or r.on_delete in ('c', 'n', 'd') or not gc._fits_key(c.target, r)
+$$;
 
-comment on function gc._needs_target(gc._reference) is
+comment on function gc._needs_target(gc._shape, gc._reference) is
     'Whether the key of a lost target can be told only with the target itself.';
 
 
@@ -317,10 +319,7 @@ as $$
             from unnest(k.names) with ordinality as u(name, n)
             where r.to_key
         ),
-        'not_null', (
-            select string_agg(format('r.%I is not null', u.name), ' and ' order by u.n)
-            from unnest(r.columns) with ordinality as u(name, n)
-        ))
+        'not_null', gc._not_null_sql(r.columns || gc._other_columns(r), 'r'))
     from (select (c.key).*) as k
 $$;
 
@@ -328,9 +327,10 @@ comment on function gc._lost_words(gc._shape, gc._reference) is
     'What stands for the key that a row r points at, and for its being there.';
 
 
--- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued. offset 0:
--- one by one, for the plan that suits the first statement of a session is kept for all the others.
-create function gc._lost_sql(c gc._shape, r gc._reference, event text, source text)
+-- A target that went with its reference, by ON DELETE CASCADE or SET NULL, is not queued; nor is
+-- one to which a row refers after the update. offset 0: one by one, for the plan that suits the
+-- first statement of a session is kept for all the others.
+create function gc._lost_sql(c gc._shape, r gc._reference, event text, operation text)
     returns text
     language sql
     stable
@@ -339,19 +339,27 @@ as $$
     select gc._render($template$
 insert into {queue} ({queue_keys}, event, review_after, causes)
 select {lost_keys}, {event}, gc.review_after({event}), {causes}
-from {source} as r
+from (
+    select {columns} from old_rows as r where {not_null}
+    {but}
+) as r
 {joined}
-where {not_null}
 group by {lost_keys};$template$,
-        c.words || gc._lost_words(c, r) || jsonb_build_object(
-                'event', quote_literal(event), 'source', source, 'joined', '')
-            || case when not gc._needs_target(r) then '{}' else jsonb_build_object(
+        c.words || w.words || jsonb_build_object(
+                'event', quote_literal(event), 'joined', '',
+                'but', case operation when 'delete' then '' else gc._render(
+                    'except select {columns} from new_rows as r where {not_null}', w.words) end)
+            || case when not gc._needs_target(c, r) then '{}' else jsonb_build_object(
                 'lost_keys', gc._idents((c.key).names, 't.'),
                 'joined', gc._render(
                     'cross join lateral (select {t_keys} from {target} as t where {t_is_r} '
                     'offset 0) as t',
                     c.words || jsonb_build_object(
                         't_is_r', gc._pair(r.targets, 't', r.columns, 'r', r.operators)))) end)
+    from (
+        select gc._lost_words(c, r) || jsonb_build_object('columns', gc._idents(array(
+            select distinct u.name from unnest(r.columns) as u(name) order by u.name), 'r.'))
+    ) as w(words)
 $$;
 
 comment on function gc._lost_sql(gc._shape, gc._reference, text, text) is
@@ -365,12 +373,7 @@ create function gc._after_loss_sql(c gc._shape, relation regclass, operation tex
     set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(
-        gc._lost_sql(c, r, gc._event(c.events, gc._table_event(relation, operation)),
-            case
-                when operation = 'delete' then 'old_rows'
-                else format('(select %1$s from old_rows except select %1$s from new_rows)',
-                    gc._idents(r.columns))
-            end),
+        gc._lost_sql(c, r, gc._event(c.events, gc._table_event(relation, operation)), operation),
         E'\n')
     from unnest(c.refs) as r
     where r.owned is null and r.referencing = relation and not gc._is_mention(r)

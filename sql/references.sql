@@ -247,6 +247,24 @@ comment on function gc._through(gc._reference, gc._reference) is
     'A foreign key into rows that are owned through o, as one to the collection.';
 
 
+-- Where one column of a foreign key is null, it refers to nothing, whatever stands in the others.
+create function gc._other_columns(r gc._reference)
+    returns name[]
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select distinct u.name from unnest((r.passage).columns) as u(name)
+        where u.name <> all (r.columns)
+        order by u.name
+    )
+$$;
+
+comment on function gc._other_columns(gc._reference) is
+    'The columns of a foreign key that are not compared with the collection''s key.';
+
+
 -- A foreign key into an owned table, as the collection sees it. Where the owned rows have the
 -- collection's own key, it is one to the collection, whose rows it keeps unless it is owned too.
 create function gc._below(c gc.collections, o gc._reference, f gc._reference)
@@ -331,6 +349,29 @@ comment on function gc._reference_tree(gc.collections) is
     'Every foreign key into a collection, and into what it owns, and so on.';
 
 
+-- A foreign key compares values of several types, and one that is deferred or not valid may have
+-- any value: a column that is wider than the key has some that no key can have.
+create function gc._fits_key(target regclass, r gc._reference)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(bool_and(
+        (a.atttypid, a.atttypmod) = (k.atttypid, k.atttypmod)
+        or k.atttypid = 'int4'::regtype and a.atttypid = 'int2'::regtype
+        or k.atttypid = 'int8'::regtype and a.atttypid in ('int2'::regtype, 'int4'::regtype)
+        or k.atttypid = 'text'::regtype and a.atttypid = 'varchar'::regtype
+    ), false)
+    from unnest(r.columns, r.targets) as u(name, target_name)
+    join pg_attribute as a on a.attrelid = r.referencing and a.attname = u.name
+    join pg_attribute as k on k.attrelid = target and k.attname = u.target_name
+$$;
+
+comment on function gc._fits_key(regclass, gc._reference) is
+    'Whether every value of the columns of a reference can be written as a key of the target.';
+
+
 create function gc._references(c gc.collections)
     returns setof gc._reference
     language sql
@@ -341,7 +382,7 @@ as $$
         f.owned,
         f.owned is null and f.to_key and not gc._is_mention(f)
             and coalesce(not (gc._partition_key(f.referencing)).columns <@ f.columns, false)
-            and coalesce(not (f.passage).prunes, true),
+            and coalesce(not (f.passage).prunes, true) and gc._fits_key(c.target, f),
         f.itself, f.mention, f.depth, f.via, f.child and f.owned is not null, f.passage
     from gc._reference_tree(c) as f
     where (f.via is null or f.owned is not null) and c.collect = 'garbage'
@@ -496,7 +537,8 @@ as $$
         select f.*
         from gc._reference_tree(c) as f
         where exists (
-            select from unnest(gc._spellings(f.referencing, f.columns)) as s(spelling)
+            select from unnest(gc._spellings(
+                f.referencing, coalesce((f.passage).columns, f.columns))) as s(spelling)
             where regexp_replace(item, '\s*,\s*', ',', 'g')
                 = regexp_replace(s.spelling, '\s*,\s*', ',', 'g')
         )
@@ -621,17 +663,40 @@ as $$
 begin
     return exists (
         select from pg_constraint as k
-        where k.confrelid = relation and k.contype = 'f' and k.conparentid = 0
-            and k.confkey @> columns and k.confdeltype = 'r'
+        where k.contype = 'f' and k.conparentid = 0 and k.confdeltype = 'r'
+            and k.confrelid in (select gc._partitions(relation))
+            and gc._columns(k.confrelid, k.confkey) @> gc._columns(relation, columns)
     );
 end;
 $$;
 
 comment on function gc._is_restricted(oid, smallint[]) is
-    'Whether a foreign key with ON DELETE RESTRICT refers to a table by these columns and others.';
+    'Whether a foreign key with ON DELETE RESTRICT refers to a table, or to a partition of it, by '
+    'these columns and others.';
 
 
--- Of gc._references, only what is asked here, because every review asks.
+create function gc._owned_keys(owned text[])
+    returns table (source oid, columns smallint[], target oid, targets smallint[])
+    language plpgsql
+    stable
+    rows 10
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select k.conrelid, k.conkey, k.confrelid, k.confkey
+        from gc._tables_named(owned) as r
+        join pg_constraint as k on k.conrelid = r and k.contype = 'f' and k.conparentid = 0
+        where format('%s(%s)', k.conrelid::regclass,
+            gc._idents(gc._columns(k.conrelid, k.conkey))) = any (owned);
+end;
+$$;
+
+comment on function gc._owned_keys(text[]) is 'The foreign keys that are named in "owned".';
+
+
+-- Of gc._references, only what is asked here, because every review asks. A foreign key may refer to
+-- a partition, so that these are told as well.
 create function gc._owned_tables(c gc.collections)
     returns table (relation oid, is_child boolean)
     language plpgsql
@@ -647,27 +712,25 @@ begin
     roots := array(select p::oid from gc._partitions(c.target) as p);
     return query
         with recursive keys as materialized (
-            select k.conrelid, k.conkey, k.confrelid, k.confkey, n.columns
-            from gc._tables_named(c.owned) as r
-            join pg_constraint as k on k.conrelid = r and k.contype = 'f' and k.conparentid = 0
-            cross join lateral (
-                select array_agg(a.attname order by u.n),
-                    string_agg(quote_ident(a.attname), ', ' order by u.n)
-                from unnest(k.conkey) with ordinality as u(attnum, n)
-                join pg_attribute as a on a.attrelid = k.conrelid and a.attnum = u.attnum
-            ) as n(columns, listed)
-            where r <> all (roots)
-                and format('%s(%s)', k.conrelid::regclass, n.listed) = any (c.owned)
+            select k.* from gc._owned_keys(c.owned) as k where k.source <> all (roots)
         ),
         tree(id, is_child) as (
             select r, true from unnest(roots) as r
             union
-            select k.conrelid, t.is_child and (
-                gc._shares_key(k.conrelid, k.columns, k.confrelid,
-                    gc._columns(k.confrelid, k.confkey))
-                or gc._is_restricted(k.conrelid, k.conkey))
+            select n.id, n.is_child
             from tree as t
-            join keys as k on k.confrelid = t.id
+            cross join lateral (
+                select k.source, t.is_child and (
+                    gc._shares_key(k.source, gc._columns(k.source, k.columns), k.target,
+                        gc._columns(k.target, k.targets))
+                    or gc._is_restricted(k.source, k.columns))
+                from keys as k where k.target = t.id
+                union all
+                select i.inhrelid, t.is_child
+                from pg_inherits as i
+                join pg_class as p on p.oid = i.inhparent and p.relkind = 'p'
+                where i.inhparent = t.id
+            ) as n(id, is_child)
         )
         select t.id, bool_or(t.is_child) from tree as t where t.id <> all (roots) group by t.id
         union all
@@ -677,8 +740,8 @@ end;
 $$;
 
 comment on function gc._owned_tables(gc.collections) is
-    'The tables that are deleted from because they are named in "owned"; is_child: what refers to '
-    'their rows may have the collection''s own key, and keep.';
+    'The tables that are deleted from because they are named in "owned", and their partitions; '
+    'is_child: what refers to their rows may have the collection''s own key, and keep.';
 
 
 create function gc._reference_note(c gc.collections, reference text)

@@ -52,6 +52,20 @@ comment on function gc._pair(name[], text, name[], text, text[]) is
     'The condition that two rows agree in some columns.';
 
 
+create function gc._not_null_sql(names name[], alias text)
+    returns text
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('%s.%I is not null', alias, u.name), ' and ' order by u.n)
+    from unnest(names) with ordinality as u(name, n)
+$$;
+
+comment on function gc._not_null_sql(name[], text) is
+    'The condition that a row has all of these columns; null: there are none.';
+
+
 -- With the hashes, so that the index on a queue or on links is used: see gc._index_columns.
 create function gc._entry_pair(
     k gc._key_columns, left_alias text, right_names name[], right_alias text, operators text[]

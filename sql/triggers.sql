@@ -286,13 +286,15 @@ create function gc._watched_tables(c gc._shape)
 as $$
     select f.referencing, array_agg(distinct u.name) filter (where u.name is not null),
         array_agg(distinct u.target)
-            filter (where u.target is not null and (gc._needs_target(f) or gc._is_mention(f))),
+            filter (where u.target is not null and (gc._needs_target(c, f) or gc._is_mention(f))),
         array_agg(distinct u.target) filter (where u.target is not null and case
-            when gc._is_mention(f) then not (f.mention).is_direct else gc._needs_target(f) end),
+            when gc._is_mention(f) then not (f.mention).is_direct
+            else gc._needs_target(c, f) end),
         bool_or(f.owned is null)
     from unnest(c.refs) as f
     cross join lateral unnest(
-        case when gc._is_mention(f) then (f.mention).columns else f.columns end, f.targets
+        case when gc._is_mention(f) then (f.mention).columns
+            else f.columns || gc._other_columns(f) end, f.targets
     ) as u(name, target)
     where f.owned is null or gc._is_mention(f)
     group by f.referencing

@@ -1,6 +1,6 @@
 -- Review queues: what is queued, by which event, for when.
 begin;
-select plan(57);
+select plan(64);
 
 set local client_min_messages = warning;
 create schema app;
@@ -332,6 +332,39 @@ select lives_ok('update app.tree set dead = true',
     'what the condition reads can be updated where the key is a row');
 select lives_ok('update app.road set closed = true', 'or an array');
 select lives_ok('update app.span set over = true', 'or a range');
+
+-- Columns that are wider than the key they refer to, and have what no key can have.
+create table app.small (id integer primary key, name varchar(3) unique);
+create table app.wide (id integer primary key, small bigint);
+create table app.later (
+    id integer primary key,
+    small bigint references app.small deferrable initially deferred
+);
+create table app.parted (part integer, small bigint references app.small) partition by list (part);
+create table app.parted_1 partition of app.parted for values in (1);
+create index on app.wide (small);
+create index on app.later (small);
+create index on app.parted (small);
+insert into app.wide values (1, 9999999999), (2, 8888888888), (3, 1);
+alter table app.wide
+    add constraint wide_fkey foreign key (small) references app.small not valid;
+select from gc.track('app.small');
+insert into app.small values (1), (2);
+delete from gc.small_review_queue;
+select lives_ok('delete from app.wide where id = 1',
+    'a row that was there before its foreign key, and refers to nothing, can be deleted');
+select lives_ok('update app.wide set small = 2 where id = 2', 'and updated');
+select is_empty('select id from gc.small_review_queue', 'nothing is queued for it');
+delete from app.wide;
+select set_eq('select id from gc.small_review_queue', '{1, 2}'::integer[],
+    'what others like it referred to is queued');
+select lives_ok($$insert into app.later values (1, 9999999999); delete from app.later$$,
+    'a row whose foreign key is checked later can be deleted before that');
+select lives_ok(
+    $$insert into app.later values (1, 9999999999); update app.later set small = 1$$,
+    'or updated');
+select throws_ok('insert into app.parted values (1, 9999999999)', '23503', null,
+    'what a partition may not have is refused by the foreign key, and by nothing else');
 
 select * from finish();
 rollback;
