@@ -172,9 +172,8 @@ as $$
     select gc._function_sql(c, '_review', $template$
 create or replace function gc.{function}(
     batch integer default 1000, entries tid[] default null, most integer default 10000,
-    checked boolean default false,
-    out reviewed integer, out kept integer, out deleted integer, out busy integer,
-    out bytes bigint, out touched integer
+    checked boolean default false, out reviewed integer, out kept integer, out deleted integer,
+    out busy integer, out bytes bigint, out touched integer
 )
     language plpgsql
     volatile

@@ -46,13 +46,15 @@ create function gc._check_deferred(name text)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    named text := (
+    named text;
+begin
+    -- Mostly there is none in the whole database, and no table has to be looked for.
+    named := (
         select string_agg(distinct d.named, ', ')
         from gc._deferrable(array(
             select t.relation from gc._touched_by(gc._collection(name)) as t where t.written
         )) as d
-    );
-begin
+    ) where exists (select from pg_constraint as k where k.condeferrable);
     if named is not null then
         perform set_config('search_path',
             gc._application_path((gc._collection(name)).target), true);
@@ -430,8 +432,7 @@ declare
     names text[] := gc._in_turn();
     reviewable text[];
     room integer := (select s.max_rows from gc.settings as s);
-    time_left interval := (select s.statement_timeout from gc.settings as s);
-    until timestamptz := clock_timestamp() + time_left;
+    until timestamptz := clock_timestamp() + (select s.statement_timeout from gc.settings as s);
     results jsonb := jsonb_build_object();
     r gc._review_result;
 begin
@@ -446,10 +447,10 @@ begin
             perform gc._begin_next_with(names[i]);
             exit;
         end if;
-        time_left := greatest(until - clock_timestamp(), '0') / (cardinality(names) - i + 1);
         r := case when names[i] = any (reviewable) then gc._review_collection(names[i], batch,
-            ceil(room::numeric / (cardinality(names) - i + 1))::integer,
-            clock_timestamp() + time_left) else (0, 0, 0, 0, 0, 0, 0)::gc._review_result end;
+            ceil(room::numeric / (cardinality(names) - i + 1))::integer, clock_timestamp()
+                + greatest(until - clock_timestamp(), '0') / (cardinality(names) - i + 1))
+            else (0, 0, 0, 0, 0, 0, 0)::gc._review_result end;
         room := greatest(room - r.touched, 0);
         results := results || jsonb_build_object(names[i], r);
     end loop;

@@ -268,36 +268,44 @@ comment on function gc._deferrable(oid[]) is
     'violate, and all others that SET CONSTRAINTS takes for the same, because they have the name.';
 
 
+-- With many partitions there are thousands of objects, so those are left out that can only call
+-- what others here tell: keys, whose indexes are here; indexes of columns alone, in the ways of
+-- comparing that came with the server; copies of a foreign key, which compare as it does. Of a
+-- trigger without a condition, its function's owner is all there is to know.
 create function gc._objects_of(tables oid[])
-    returns table (class oid, id oid, owner oid)
+    returns table (class oid, id oid, owner oid, calls boolean)
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
-        select 'pg_class'::regclass::oid, c.oid, c.relowner
+        select 'pg_class'::regclass::oid, c.oid, c.relowner, true
         from pg_class as c where c.oid = any (tables)
         union all
-        select 'pg_class'::regclass, i.indexrelid, null
-        from pg_index as i where i.indrelid = any (tables)
+        select 'pg_class'::regclass, i.indexrelid, null, true
+        from pg_index as i
+        where i.indrelid = any (tables)
+            and (i.indexprs is not null or i.indpred is not null or 16384 <= any (i.indclass))
         union all
-        select 'pg_constraint'::regclass, k.oid, null
-        from pg_constraint as k where k.conrelid = any (tables) and k.contype <> 'n'
+        select distinct 'pg_constraint'::regclass::oid,
+            case when k.contype = 'f' and k.conparentid <> 0 then k.conparentid else k.oid end,
+            null::oid, true
+        from pg_constraint as k where k.conrelid = any (tables) and k.contype not in ('p', 'u', 'n')
         union all
-        select 'pg_attrdef'::regclass, d.oid, null
+        select 'pg_attrdef'::regclass, d.oid, null, true
         from pg_attrdef as d where d.adrelid = any (tables)
         union all
-        select 'pg_statistic_ext'::regclass, s.oid, s.stxowner
+        select 'pg_statistic_ext'::regclass, s.oid, s.stxowner, true
         from pg_statistic_ext as s where s.stxrelid = any (tables)
         union all
-        select 'pg_policy'::regclass, p.oid, null
+        select 'pg_policy'::regclass, p.oid, null, true
         from pg_policy as p where p.polrelid = any (tables)
         union all
-        select 'pg_rewrite'::regclass, r.oid, null
+        select 'pg_rewrite'::regclass, r.oid, null, true
         from pg_rewrite as r where r.ev_class = any (tables)
         union all
-        select 'pg_trigger'::regclass, g.oid, p.proowner
+        select 'pg_trigger'::regclass, g.oid, p.proowner, g.tgqual is not null
         from pg_trigger as g join pg_proc as p on p.oid = g.tgfoid
         where g.tgrelid = any (tables) and not g.tgisinternal;
 end;
@@ -305,7 +313,7 @@ $$;
 
 comment on function gc._objects_of(oid[]) is
     'Tables with all that PostgreSQL computes or runs when they are read or written. What has no '
-    'owner here belongs to whoever owns the table.';
+    'owner here belongs to whoever owns the table. calls: what it can call has to be looked up.';
 
 
 -- A trigger can be put on a table by anyone who has the right TRIGGER there. Its function is known
@@ -343,7 +351,8 @@ begin
         where o.owner <> all (trusted)
         union all
         select u.*
-        from (select array_agg(o.class), array_agg(o.id) from objects as o) as o(classes, ids)
+        from (select array_agg(o.class), array_agg(o.id) from objects as o where o.calls)
+            as o(classes, ids)
         cross join lateral gc._untrusted_code(c.target, o.classes, o.ids) as u
         union all
         select format('trigger %I on %s', g.tgname, g.tgrelid::regclass), null::name

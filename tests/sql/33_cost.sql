@@ -3,7 +3,7 @@
 begin;
 set local client_min_messages = error;
 set local track_functions = 'all';
-select plan(31);
+select plan(32);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0', brake_share = 1;
@@ -151,6 +151,21 @@ from unnest(array[
     'create index on app.target_10 (path)'
 ]) as c;
 select ok(not pg_temp.made_again('select'), 'and only once');
+
+-- Where only another collection has work.
+create table app.busy (id integer primary key);
+create table app.quiet (id integer primary key);
+select count(*) from gc.track('app.busy', condition => 'true') \g /dev/null
+select count(*) from gc.track('app.quiet', condition => 'true') \g /dev/null
+select gc.set_delay('busy_insert', '0') \g /dev/null
+select count(*) from gc.review() \g /dev/null
+create temporary table before as select name, fingerprint from gc.collections;
+insert into app.busy values (1);
+alter table app.quiet add constraint quiet_fine check (id > 0);
+select count(*) from gc.review() \g /dev/null
+select results_eq(
+    'select name from gc.collections natural join before as b(name, was) where fingerprint <> was',
+    array['quiet'], 'a review notices a change also where it has nothing to do');
 
 select * from finish();
 rollback;
