@@ -33,6 +33,7 @@ select gc.track('tags', name => 'tag',
     condition => 'expired_by is not null',
     owned => array['pulls'],
     events => '{"tag_update": "tag_expiry"}');
+select gc.prepare('blob', format('%I._bury_uploads', current_schema())::regproc);
 select gc.prepare('tag', format('%I._expire_tags', current_schema())::regproc);
 select gc.prepare('manifest', format('%I._put_off_untagged', current_schema())::regproc);
 select gc.complete('manifest', format('%I._complete_manifests', current_schema())::regproc);

@@ -125,6 +125,29 @@ select is((select count(*) from gc.blob_review_queue as q
 select test.refused($$registry.abandon_blob_upload(test.digest('late'), 4, 'late')$$, 'ZR003',
     'it is abandoned only once');
 delete from registry.blobs where digest = registry.digest_bytes(test.digest('late'));
+
+-- A server that dies, so that nobody finishes its upload, and what does not look like one.
+savepoint dead;
+delete from gc.holds;
+select registry.begin_blob_upload('acme/app', test.digest('dead'), upload => 'dead'),
+    registry.begin_blob_upload('acme/app', test.digest('base'), upload => 'of a blob that is there'),
+    gc.begin_upload('blob', E'\\x00', 's3://bucket/images/nonsense'),
+    gc.begin_uploads('blob', urls => '{s3://bucket/images/sha256/zz/zz/data}') \g /dev/null
+select gc.review() \g /dev/null
+select is_empty($$select from gc.tombstones where event = 'blob_upload'$$,
+    'as long as it may be finished, nothing is left behind');
+update gc.holds set held_until = clock_timestamp();
+select gc.review() \g /dev/null
+select results_eq($$select label, url, due_at >= clock_timestamp() + interval '59 minutes'
+        from gc.tombstones where event = 'blob_upload'$$,
+    $$select test.digest('dead'), registry.blob_url(registry.digest_bytes(test.digest('dead'))), true$$,
+    'what nobody has finished in time leaves a tombstone');
+select is((select s.why from gc.status() as s where s.collection = 'blob'), null,
+    'whatever else was announced');
+select gc.review() \g /dev/null
+select is((select count(*) from gc.tombstones where event = 'blob_upload'), 1::bigint, 'only one');
+select lives_ok($$select test.upload('acme/app', 'dead')$$, 'and it can be uploaded again');
+rollback to dead;
 update gc.settings set strict_uploads = true;
 select test.refused($$registry.finish_blob_upload('acme/app', test.digest('strict'), 6)$$, 'ZR003',
     'with strict uploads, too, an upload that was not begun is unknown');
