@@ -1,8 +1,8 @@
 -- Completing: what a manifest needs when it is restored, beyond what its foreign keys say.
 --
--- Those bring the links to its blobs back; here they are locked, as by a push. And what is about
--- another manifest must be known to that one, which may have been pushed since. gc.restore has this
--- done: see gc.complete.
+-- Those bring the links to its blobs back, and lock them. But what is about another manifest must
+-- be known to that one, which may have been pushed since. gc.restore has this done: see
+-- gc.complete.
 
 create function _restored(keys text[])
     returns setof manifests
@@ -52,38 +52,6 @@ comment on function _await_restored(text[]) is
     'Waits for others who push what meets these manifests, and lets those wait who come later.';
 
 
-create function _link_again(keys text[])
-    returns void
-    language plpgsql
-    volatile
-as $$
-declare
-    b record;
-begin
-    for b in
-        select r as repository, d.digest
-        from registry._restored(keys) as m
-        join registry.repositories as r
-            on (r.namespace_id, r.id) = (m.namespace_id, m.repository_id)
-        cross join lateral (
-            select m.configuration_blob_digest where m.configuration_blob_digest is not null
-            union all
-            select l.digest from registry.layers as l
-            where (l.namespace_id, l.repository_id, l.manifest_id)
-                = (m.namespace_id, m.repository_id, m.id)
-        ) as d(digest)
-        group by r.namespace_id, r.id, d.digest
-        order by r.id, d.digest
-    loop
-        perform registry._have_link(b.repository, b.digest);
-    end loop;
-end;
-$$;
-
-comment on function _link_again(text[]) is
-    'Locks the links of the blobs of these manifests, and makes those that are missing.';
-
-
 create function _meet_again(keys text[])
     returns void
     language plpgsql
@@ -129,7 +97,6 @@ create function _complete_manifests(keys text[], are_back boolean)
 as $$
 begin
     if are_back then
-        perform registry._link_again(keys);
         perform registry._meet_again(keys);
     else
         perform registry._await_restored(keys);

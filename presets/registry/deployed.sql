@@ -62,6 +62,17 @@ comment on function _with_lists(bigint, bigint, bigint) is
     'A manifest, and the lists that it is in.';
 
 
+create function _halfway(since timestamptz, until timestamptz)
+    returns timestamptz
+    language sql
+    immutable
+    parallel safe
+    return case when isfinite(until) then since + (until - since) / 2 else until end;
+
+comment on function _halfway(timestamptz, timestamptz) is
+    'When half of a time is over; of one without an end, never.';
+
+
 -- Pins that have more than half of their time left are not written again.
 create function report_deployed(
     holder text, images text[], until timestamptz default now() + interval '1 day'
@@ -91,7 +102,7 @@ declare
             select from gc.pins as p
             where md5(p.key) = md5(k) and p.key = k and p.collection = 'manifest'
                 and p.holder = report_deployed.holder
-                and p.until > moment + (report_deployed.until - moment) / 2
+                and p.until >= registry._halfway(moment, report_deployed.until)
         )
     );
     gone text[] := array(

@@ -33,37 +33,71 @@ comment on column retention_round.failed is
 
 -- What somebody has locked is being switched, removed or pulled, and is judged again in the next
 -- round. The lock is that of a deletion, which others skip: they would wait for a mark otherwise.
+create function _lock_doomed(doomed _verdict[])
+    returns _verdict[]
+    language plpgsql
+    volatile
+as $$
+begin
+    return array(
+        select d::registry._verdict
+        from unnest(doomed) as d
+        join registry.tags as t on (t.namespace_id, t.repository_id, t.name)
+            = (d.namespace_id, d.repository_id, d.name)
+        where t.manifest_id = d.manifest_id and t.updated_at = d.pushed_at
+        for update of t skip locked
+    );
+end;
+$$;
+
+comment on function _lock_doomed(_verdict[]) is
+    'Locks tags that are to go, if they are what was judged; returns those that could be locked.';
+
+
+create function _is_pinned(namespace_id bigint, repository_id bigint, manifest_id bigint)
+    returns boolean
+    language sql
+    stable
+as $$
+    select exists (
+        select from gc.pins as p
+        where md5(p.key) = md5(k.key) and p.key = k.key and p.collection = 'manifest'
+            and p.until > clock_timestamp()
+    )
+    from (select concat('(', namespace_id, ',', repository_id, ',', manifest_id, ')')) as k(key)
+$$;
+
+comment on function _is_pinned(bigint, bigint, bigint) is 'Whether somebody has pinned a manifest.';
+
+
+-- Look, lock, look again: judging takes seconds where there are many tags. What was pulled or
+-- deployed meanwhile stays, and is judged again in the next round. A pin of the tag itself, the
+-- review finds.
 create function _mark(scope repositories[], room integer)
     returns integer
     language plpgsql
     volatile
 as $$
 declare
-    marked integer;
-begin
-    with doomed as materialized (
-        select j.* from registry._judge(scope, clock_timestamp()) as j
+    locked registry._verdict[] := registry._lock_doomed(array(
+        select j from registry._judge(scope, clock_timestamp()) as j
         where not j.is_kept
         order by j.pushed_at, j.namespace_id, j.repository_id, j.name
         limit room
-    ),
-    locked as (
-        select t.namespace_id, t.repository_id, t.name, d.rule
-        from doomed as d
-        join registry.tags as t on (t.namespace_id, t.repository_id, t.name)
-            = (d.namespace_id, d.repository_id, d.name)
-        where t.manifest_id = d.manifest_id and t.updated_at = d.pushed_at
-        for update of t skip locked
-    ),
-    written as (
-        update registry.tags as t
-        set expired_by = l.rule
-        from locked as l
-        where (t.namespace_id, t.repository_id, t.name)
-            = (l.namespace_id, l.repository_id, l.name)
-        returning 1
-    )
-    select count(*) into marked from written;
+    ));
+    marked integer;
+begin
+    update registry.tags as t
+    set expired_by = d.rule
+    from unnest(locked) as d
+    where (t.namespace_id, t.repository_id, t.name) = (d.namespace_id, d.repository_id, d.name)
+        and not exists (
+            select from registry.pulls as p
+            where (p.namespace_id, p.repository_id, p.name)
+                    = (t.namespace_id, t.repository_id, t.name)
+                and p.pulled_at > d.pulled_at
+        ) and not registry._is_pinned(t.namespace_id, t.repository_id, t.manifest_id);
+    get diagnostics marked = row_count;
     return marked;
 end;
 $$;

@@ -241,7 +241,11 @@ begin
         select format('(%s,%s)', r.namespace_id, r.id), r.id from registry.repositories as r
         where r.path = parts[1]
         union
-        select t.key, (t.key::gc.repository_key).id from gc.trash as t
+        select t.key, case
+                -- Only these have such a key, and PostgreSQL may look at it first.
+                when t.collection = 'repository' then (t.key::gc.repository_key).id
+            end
+        from gc.trash as t
         where t.collection = 'repository' and t.label = parts[1]
     ) as d(key, id)
     where parts[2] is null or d.id = parts[2]::bigint

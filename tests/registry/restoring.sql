@@ -77,4 +77,16 @@ select is(test.sqlstate_of($$select gc.restore('manifest', test.key_of('about'))
     'which is a refusal like others');
 select is_empty($$select from registry.manifests as m where test.name_of(m.digest) = 'about'$$,
     'and changes nothing');
+
+-- A repository by its id, with tags and manifests in the trash, whose keys are others.
+select registry.delete_repository('acme/other') \g /dev/null
+select test.collect() \g /dev/null
+select cmp_ok((select count(*) from gc.trash where collection in ('tag', 'manifest')), '>', 0::bigint,
+    'there is more in the trash');
+select lives_ok(format('select registry.restore_repository(''acme/other@%s'')',
+    (select (t.key::gc.repository_key).id from gc.trash as t
+        where case when t.collection = 'repository' then t.label = 'acme/other' end)),
+    'a repository comes back by its id');
+select is((select string_agg(t, ' ') from registry.list_tags('acme/other') as t), 'v1',
+    'with its tags');
 rollback to restoring;

@@ -9,14 +9,18 @@ select is_empty($$select p.pattern, p.name from (values
         ('acme/**', 'acme/a/b', true), ('v{1,2}.*', 'v2.0', true), ('v{1,2}.*', 'v3.0', false),
         ('v1.0', 'v1x0', false), ('!v*', 'v1', false), ('!v*', 'x', true),
         ('~v[0-9]+', 'v12', true), ('~v[0-9]+', 'v12b', false), ('!~v[0-9]+', 'v12b', true),
-        ('~a|b', 'ab', false)
+        ('~a|b', 'ab', false), ('~^v1$', 'v1', true), ('~[^a]{2}', 'bc', true),
+        (E'~v\\d+(\\.\\d+)+', 'v1.2.3', true), (E'~[[:alpha:]]+[.\\d]', 'a1', true),
+        ('~[0-9a-f]{7,40}', '0123456789abcdef', true), ('~(x|(y+z?)*)-.*', 'yyzy-1', true)
     ) as p(pattern, name, is_match)
     where (p.name ~ registry._regexp(p.pattern)) <> p.is_match$$, 'patterns stand for whole names');
 select is(test.sqlstate_of(format(
     'insert into registry.retention (action, tags) values (''keep'', %L)', p)), '22023',
     p || ' is no pattern')
 from unnest(array['', 'a b', '[a]', '{a', 'a,b', '~(', E'~(a)\\1', '~(?=a)', '~(a{9}){9}', '~a)|(b',
-    repeat('a', 201)]) as p;
+    repeat('a', 201), '~' || repeat('.{0,255}', 24), '~' || repeat('(', 13) || 'a' || repeat('+)', 13),
+    '~' || repeat('(^|$)*', 8), E'~(\\m|\\Y)*', E'~\\A*', '~[[:<:]]', '~[a]]', E'~\\x41', '~(^)*',
+    '~a$|^b', '~***=a', '~a{9', E'~a\\']) as p;
 select is(test.sqlstate_of('insert into registry.retention (action, repositories) '
     'values (''keep'', ''('')'), '22023', 'nor is that one of repositories');
 
@@ -124,6 +128,12 @@ select is((select count(*) from registry.report_deployed('prod',
         array['acme/app@' || test.digest_of('image 2')]) as d
     cross join lateral (select from gc.operations as o where o.operation = 'pin') as o), 3::bigint,
     'a pin that has much of its time left is not written again');
+select ok((select r.is_pinned from registry.report_deployed('edge', '{acme/app:v5}', 'infinity') as r),
+    'what is deployed may be pinned without an end')
+from generate_series(1, 2);
+select is((select max(p.until) from gc.pins as p where p.holder = 'edge'), 'infinity'::timestamptz,
+    'and has none then');
+delete from gc.pins where holder = 'edge';
 select gc.unpin('manifest', array(select p.key from gc.pins as p), 'prod') \g /dev/null
 select test.push('acme/other', 'arm', '{base}') as arm \gset
 select test.push_list('acme/other', 'list', array[:'arm'], 'multi') \g /dev/null
