@@ -17,6 +17,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from serving import Served, serve
 
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = "sha256:" + "0" * 64
+MANY_DIGITS = "9" * 5000  # More than Python makes a number of.
 CODES = {"BLOB_UNKNOWN", "BLOB_UPLOAD_INVALID", "BLOB_UPLOAD_UNKNOWN", "DIGEST_INVALID",
          "MANIFEST_BLOB_UNKNOWN", "MANIFEST_INVALID", "MANIFEST_UNKNOWN", "NAME_INVALID",
          "NAME_UNKNOWN", "SIZE_INVALID", "UNAUTHORIZED", "DENIED", "UNSUPPORTED",
@@ -214,7 +216,8 @@ def test_a_blob_of_another_repository_is_not_found(repository: Repository, serve
 
 @pytest.mark.parametrize(("asked", "start", "end"), [
     ("500-1499", 500, 1500), ("500-", 500, 2048), ("-500", 1548, 2048), ("2000-5000", 2000, 2048),
-    ("0-0", 0, 1), ("-5000", 0, 2048)])
+    ("0-0", 0, 1), ("-5000", 0, 2048), (f"500-{MANY_DIGITS}", 500, 2048),
+    (f"-{MANY_DIGITS}", 0, 2048)])
 def test_a_part_of_a_blob_is_pulled(
     repository: Repository, asked: str, start: int, end: int
 ) -> None:
@@ -227,7 +230,8 @@ def test_a_part_of_a_blob_is_pulled(
     assert answer.headers["Content-Length"] == str(end - start)
 
 
-@pytest.mark.parametrize("asked", ["500-0", "5000-10000", "2048-", "-0"])
+@pytest.mark.parametrize("asked", ["500-0", "5000-10000", "2048-", "-0",
+                                   f"{MANY_DIGITS}-"])
 def test_a_part_that_a_blob_has_not_cannot_be_pulled(repository: Repository, asked: str) -> None:
     digest = repository.blob(b"x" * 2048)
     answer = repository.ask("GET", f"blobs/{digest}", 416, Range=f"bytes={asked}")
@@ -335,7 +339,8 @@ def test_a_blob_is_streamed_without_a_length(repository: Repository) -> None:
     assert repository.ask("GET", f"blobs/{digest_of(content)}", 200).content == content
 
 
-@pytest.mark.parametrize("claimed", ["5-9", "0-3", "11-13", "bytes=3-5", "x", "5-3"])
+@pytest.mark.parametrize("claimed", ["5-9", "0-3", "11-13", "bytes=3-5", "x", "5-3",
+                                     f"{MANY_DIGITS}-{MANY_DIGITS}"])
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 def test_a_chunk_out_of_order_is_refused_and_one_can_go_on(
     repository: Repository, method: str, claimed: str
@@ -498,6 +503,15 @@ def test_bytes_that_mean_nothing_are_kept(repository: Repository) -> None:
     assert repository.ask("GET", "manifests/v1", 200).content == content
 
 
+def test_a_manifest_may_have_a_number_of_very_many_digits(repository: Repository) -> None:
+    """Push is answered as it came out: the manifest is there, and the client is told so."""
+    content = serialize({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [], "unknown": 1,
+                         "config": descriptor(EMPTY, b"{}")})
+    content = re.sub(rb'("unknown": ?)1', rb"\g<1>" + MANY_DIGITS.encode(), content)
+    repository.ask("PUT", "manifests/v1", 201, content, Content_Type=MANIFEST)
+    assert repository.ask("GET", "manifests/v1", 200).content == content
+
+
 def test_a_manifest_of_nearly_4_mebibytes_is_accepted(repository: Repository) -> None:
     """[recommended]"""
     document = {"schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
@@ -641,6 +655,12 @@ def test_a_page_of_no_tags_is_empty_and_has_no_link(repository: Repository) -> N
 @pytest.mark.parametrize("n", ["-1", "x", "", "1.5", "%D9%A1"])
 def test_a_page_has_a_number_of_tags(repository: Repository, n: str) -> None:
     repository.refused("GET", f"tags/list?n={n}", 400, "UNSUPPORTED")
+
+
+@pytest.mark.parametrize("n", [MANY_DIGITS, "0" * 5000 + "1"])
+def test_a_page_may_be_asked_for_with_very_many_digits(repository: Repository, n: str) -> None:
+    repository.push(image([]), "v1")
+    assert repository.ask("GET", f"tags/list?n={n}", 200).json()["tags"] == ["v1"]
 
 
 def test_repositories_are_listed_in_pages(repository: Repository, server: Served) -> None:
@@ -791,6 +811,17 @@ def test_what_is_a_name_is_accepted(repository: Repository, name: str) -> None:
     assert repository.client.tags(name) == ["v1"]
 
 
+@pytest.mark.parametrize(("method", "path"), [
+    ("GET", "manifests/a%00b"), ("DELETE", "manifests/%00"), ("GET", "blobs/sha256:%00"),
+    ("GET", "referrers/%00"), ("GET", f"referrers/{NOWHERE}?artifactType=%00"),
+    ("GET", "tags/list?last=%00"), ("GET", "/v2/_catalog?last=%00"), ("GET", "/v2/%00/tags/list"),
+    ("POST", "/v2/%00/blobs/uploads/"), ("POST", f"blobs/uploads/?mount={NOWHERE}&from=%00")])
+def test_a_character_that_no_name_can_have_is_refused(
+    repository: Repository, method: str, path: str
+) -> None:
+    repository.refused(method, path, 400, "UNSUPPORTED")
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v3/"), ("GET", "/v2/x/nothing"),
                                               ("POST", "manifests/v1"), ("PATCH", "tags/list")])
 def test_what_is_not_known_is_answered_in_json(
@@ -878,12 +909,16 @@ def test_an_upload_that_nobody_goes_on_with_is_given_up(tmp_path: Path) -> None:
 def test_a_database_that_is_away_is_said_to_be(
     repository: Repository, server: Served
 ) -> None:
+    """All connections of the server die, but only one request is told so."""
+    ask = f"{server.url}/v2/{repository.name}/tags/list"
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda _: requests.get(ask, timeout=60), range(200)))
     with server.connect() as conn:
         execute(conn, f'alter role "{server.role}" nologin')
         rows(conn, "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s",
              server.role)
         try:
-            answer = requests.get(f"{server.url}/v2/{repository.name}/tags/list", timeout=60)
+            answer = requests.get(ask, timeout=60)
             assert answer.status_code == 503 and "Retry-After" in answer.headers
         finally:
             execute(conn, f'alter role "{server.role}" login')

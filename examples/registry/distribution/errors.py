@@ -4,9 +4,12 @@ import logging
 from collections.abc import Mapping
 
 import psycopg
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from distribution.database import Registry
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +61,15 @@ async def on_database_error(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "2"} if status == 429 else None
         return answer(code, status, error.diag.message_primary or code,
                       error.diag.message_detail, headers)
+    if isinstance(error, psycopg.DataError) and error.sqlstate is None:  # It was not even sent.
+        return answer("UNSUPPORTED", 400, "a name has a character that no name can have")
     if isinstance(error, psycopg.OperationalError):
         log.warning("the database cannot be reached: %s", error)
-        return answer("UNAVAILABLE", 503, "try again later", headers={"Retry-After": "5"})
+        unavailable = answer("UNAVAILABLE", 503, "try again later", headers={"Retry-After": "5"})
+        # Its other connections are dead as well, and each would fail another request.
+        registry: Registry = request.app.state.services.registry
+        unavailable.background = BackgroundTask(registry.pool.check)
+        return unavailable
     log.error("%s %s", request.method, request.url.path, exc_info=error)
     return answer("UNKNOWN", 500, "the database refused this")
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from distribution.errors import Refusal
+from distribution.ranges import number
 from distribution.services import services
 
 PAGE = 1000  # As many are in a page at most, whatever was asked for.
@@ -66,7 +67,7 @@ def page_size(request: Request) -> int:
     asked = request.query_params.get("n", str(PAGE))
     if not (asked.isascii() and asked.isdigit()):
         raise Refusal("UNSUPPORTED", 400, "n must be a number", asked[:100])
-    return min(int(asked), PAGE)
+    return min(number(asked), PAGE)
 
 
 def link(request: Request, limit: int, last: list[str], has_more: bool) -> dict[str, str]:
