@@ -14,11 +14,17 @@
  *   CLONED        a running machine with its memory: nothing tells it from the original
  *   NO_COPY
  * DOWN: the original's workers may be down, or silent, for as long as a copy watches the marker.
+ * LEASES: the original's workers may ask for a lease that is longer than any before, and do not move the marker while
+ * they delete under it; or it was asked for before. Without, a lease is over before a watch is. FEW_MOVES: one less.
  * What is asked: the copy never deletes; with EXCLUSIVE, never do both databases hold that they may.
  * What is broken on purpose is said where it is: #ifdef WITHOUT_… and UNCONDITIONAL.
  */
 
+#ifndef FEW_MOVES
 #define MOST_MOVES  3           /* tokens are 1 to 4; whoever would need one more is done */
+#else
+#define MOST_MOVES  2
+#endif
 #define BIT(n)      (1 << (n))
 #define NOBODY      255
 #define ORIGINAL    0
@@ -34,6 +40,10 @@ typedef Database {
     bool next_in_time;          /* next_since is a moment ago */
     bool started_again;         /* server_start is not this server's */
     byte watched;               /* the marker that is being watched; 0: none */
+#ifdef LEASES
+    bool knows_long;            /* lease, the longest that was asked for, is the long one */
+    bool leased;                /* objects are being deleted under the long one */
+#endif
 };
 Database databases[2];
 
@@ -49,15 +59,29 @@ bool killed[3];
 #define IS_ELSEWHERE false
 #endif
 #define IS_WELL     (!D.started_again)
+/* gc._is_compared */
+#define IS_COMPARED(database_) (databases[database_].checked && !databases[database_].started_again)
 #define IS_OURS(token_) (token_ == D.token || token_ == D.next_token || (D.lost_tokens & BIT(token_)))
 
-/* A watch takes three times the longest sleep of a runner: longer than a check or a move counts; and a runner
- * that is alive moves the marker in that time. */
-#ifdef DOWN
-#define WATCH_MAY_END (!databases[ORIGINAL].checked && !databases[ORIGINAL].was_moved \
-                       && !databases[ORIGINAL].next_in_time)
+/* gc._watching_time: the longest lease that this database knows of, and longer than a check or a move counts. In
+ * that time a runner that is alive moves the marker, unless it still deletes under a lease that is longer. */
+#define IS_SILENT   (!databases[ORIGINAL].checked && !databases[ORIGINAL].was_moved \
+                     && !databases[ORIGINAL].next_in_time)
+#ifndef LEASES
+#define HAS_LEASE   false
+#define OUTLASTS    false
 #else
-#define WATCH_MAY_END (mine == ORIGINAL)
+#define HAS_LEASE   databases[ORIGINAL].leased
+#ifndef WITHOUT_LEASE_IN_WATCH
+#define OUTLASTS    (HAS_LEASE && !D.knows_long)
+#else
+#define OUTLASTS    HAS_LEASE
+#endif
+#endif
+#ifdef DOWN
+#define WATCH_MAY_END (IS_SILENT && (!HAS_LEASE || OUTLASTS))
+#else
+#define WATCH_MAY_END (mine == ORIGINAL || (IS_SILENT && OUTLASTS))
 #endif
 
 /* gc._go_if_fresh: what a worker says of a marker counts only if it was told to read or write it a moment ago. */
@@ -70,8 +94,7 @@ bool killed[3];
 #endif
 
 #ifdef EXCLUSIVE
-#define MAY_DELETE  assert(!(databases[ORIGINAL].checked && databases[COPY].checked \
-                           && !databases[COPY].started_again))
+#define MAY_DELETE  assert(!((IS_COMPARED(ORIGINAL) || HAS_LEASE) && IS_COMPARED(COPY)))
 #else
 #define MAY_DELETE  assert(mine == ORIGINAL)
 #endif
@@ -99,6 +122,19 @@ inline note_done(token_) {
 /* gc._stop: nothing is handed out. It is asked again later. */
 inline stop() {
     D.checked = false; D.next_by = NOBODY
+}
+
+/* gc._note_lease: one that is longer than any before needs another move, which copies see that were made before. */
+inline note_lease() {
+    if
+    :: !D.knows_long ->
+        D.knows_long = true;
+#ifndef WITHOUT_MOVE_BEFORE_LEASE
+        D.checked = false; D.was_moved = false; D.next_in_time = false;
+#endif
+        printf("worker %d: notes the long lease\n", me)
+    :: else -> skip
+    fi
 }
 
 proctype Worker(byte me; byte mine) {
@@ -192,8 +228,14 @@ end_watching:
 go:
         /* gc.claim, and the deletion under its lease. */
         atomic {
+#ifdef LEASES
             if
-            :: D.checked && !IS_ELSEWHERE -> printf("worker %d: deletes\n", me); MAY_DELETE
+            :: mine == ORIGINAL -> note_lease(); D.leased = D.leased || IS_COMPARED(mine)
+            :: true -> skip
+            fi;
+#endif
+            if
+            :: IS_COMPARED(mine) && !IS_ELSEWHERE -> printf("worker %d: deletes\n", me); MAY_DELETE
             :: else -> skip
             fi
         };
@@ -216,6 +258,9 @@ active proctype copying() {
         databases[COPY].checked = databases[ORIGINAL].checked;
         databases[COPY].was_moved = databases[ORIGINAL].was_moved;
         databases[COPY].next_in_time = databases[ORIGINAL].next_in_time;
+#ifdef LEASES
+        databases[COPY].knows_long = databases[ORIGINAL].knows_long;
+#endif
 #ifdef DISK
         databases[COPY].started_again = true;
 #endif
@@ -236,19 +281,30 @@ end_clock:
     :: databases[COPY].checked -> databases[COPY].checked = false
     :: databases[COPY].was_moved -> databases[COPY].was_moved = false
     :: databases[COPY].next_in_time -> databases[COPY].next_in_time = false
+#ifdef LEASES
+    :: databases[ORIGINAL].leased -> databases[ORIGINAL].leased = false
+#endif
     od
 }
 
-/* A worker of the original, at any moment or never. */
+/* A worker of the original, at any moment or never. With leases this is left out: it is as if its turn never came. */
+#ifndef LEASES
 active proctype crash() {
     if
     :: killed[0] = true
     :: skip
     fi
 }
+#endif
 
 init {
-    atomic { 
+    atomic {
+#ifdef LEASES
+        if
+        :: skip
+        :: databases[ORIGINAL].knows_long = true
+        fi;
+#endif
         run Worker(0, ORIGINAL);
 #ifdef NO_COPY
         run Worker(1, ORIGINAL)
