@@ -154,7 +154,7 @@ def test_a_runner_that_was_stopped_past_its_lease_deletes_nothing_that_was_uploa
         google.proxy.before.set()  # What was under way arrives; the rest has not been started.
         with Process(google_world, "--once", *LEASE) as second:
             wait_until(lambda: tombstones(conn) == 0 or second.process.poll() is not None,
-                       "the second runner to take over")
+                       "the second runner to take over", seconds=60)
         while tombstones(conn):
             collect(google_world, *LEASE)
         assert google.names() == set()
