@@ -87,6 +87,7 @@ class Runner:
         self.lock = threading.Lock()  # Of the batches.
         self.settled = threading.Event()  # A batch was, since this was last cleared.
         self.in_review = threading.Lock()
+        self.has_reviews = True  # Unless the last one found nothing that it could do.
         self.in_turn = threading.Lock()
         self.has_pace = False  # As the last answer was.
         self.claim_size = int(min(options.batch, max(options.rate, 1)))
@@ -96,6 +97,11 @@ class Runner:
         self.asked_in_vain: dict[Store, float] = {}  # When a claim last gave nothing.
         self.patience: float | None = None  # With --once: until when to wait for what is held up.
         self.has_looked_again = False
+        # With --once: until when to wait for others, how much was done when that began, and whether
+        # it was in vain.
+        self.others_until = 0.0
+        self.progress = -1
+        self.is_kept_out = False
         self.next_look = 0.0  # For what is due elsewhere.
         self.next_status = 0.0
         self.problems: dict[str, str] = {}  # What was said about collections.
@@ -156,7 +162,10 @@ class Runner:
             if found_some:
                 self.stop.wait(self.seconds_to_rest(self.reviewing, worked))
             else:
-                self.sleep(self.reviewing, self.seconds_until_due(self.reviewing))
+                seconds = self.seconds_until_due(self.reviewing)
+                self.has_reviews = False
+                self.sleep(self.reviewing, seconds)
+                self.has_reviews = True
 
     def review(self) -> bool:
         """A batch of each collection. Whether anything was due."""
@@ -254,8 +263,8 @@ class Runner:
                 self.stop.wait(min(rest, POLL))
                 continue
             due = self.seconds_until_due(self.database)
-            if self.options.once and due > 0:
-                if not self.waits_for_more(due):
+            if self.options.once:
+                if not (self.waits_for_more(due) if due > 0 else self.waits_for_others()):
                     return
                 due = min(due, STEP_BACK)
             for store in self.stores:
@@ -562,6 +571,16 @@ class Runner:
                      self.options.wait, why)
         return time.monotonic() < self.patience
 
+    def waits_for_others(self) -> bool:
+        """With --once: something is due, and no claim got it. It is to be reviewed, or others have
+        locked it. Whether to go on."""
+        done = self.counters.total()
+        if done != self.progress or self.has_reviews:
+            self.progress = done
+            self.others_until = time.monotonic() + self.options.wait
+        self.is_kept_out = time.monotonic() >= self.others_until
+        return not self.is_kept_out
+
     def held_up(self) -> tuple[int, str]:
         """How many objects are due and cannot be handed out, and why."""
         total = 0
@@ -597,6 +616,9 @@ class Runner:
         held_up, why = self.held_up()
         if held_up:
             log.warning("%s objects are left, because they are held up: %s", held_up, why)
+            code = HELD_UP
+        elif self.is_kept_out:
+            log.warning("something that is due is left, because another session has it locked")
             code = HELD_UP
         for row in self.status():
             if row.get("blocked"):

@@ -5,6 +5,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -30,6 +31,14 @@ CALLED = (
     "status() limit 0",
     "metrics limit 0",
 )
+
+# The defaults of the database may be others, and a SET outside of a transaction is lost when PgBouncer
+# gives the next one to another session. If this process is stopped between two statements, or the
+# network goes, the server ends the transaction: others wait for what it has locked.
+BEGIN = """
+begin isolation level read committed, read write, not deferrable;
+set local idle_in_transaction_session_timeout = '10s';
+"""
 
 # A refusal at the door has no SQLSTATE that libpq would tell. In another language it is not
 # recognised here, and is waited for like a server that does not answer.
@@ -75,11 +84,6 @@ class Database:
             self.dsn, autocommit=True, prepare_threshold=None, row_factory=psycopg.rows.dict_row,
             tcp_user_timeout=60_000, client_encoding="utf8",
             fallback_application_name=application_name())
-        # The defaults of the database may be others. These stand in each BEGIN, because a SET is
-        # lost when PgBouncer gives the next transaction to another session.
-        self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        self.connection.read_only = False
-        self.connection.deferrable = False
         leave_times_as_text(self.connection)
         if not self.is_silent:
             self.connection.add_notice_handler(
@@ -103,10 +107,21 @@ class Database:
                     raise SystemExit(SUCCESS) from error
                 delay = min(2 * delay, 10)
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+        self.connection.execute(BEGIN)
+        try:
+            yield self.connection
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                self.connection.rollback()
+            raise
+        self.connection.commit()
+
     def call(self, query: str, *arguments: object) -> list[dict[str, Any]]:
         """Tries once."""
-        with self.connection.transaction():
-            return self.connection.execute(query.encode(), arguments).fetchall()
+        with self.transaction() as connection:
+            return connection.execute(query.encode(), arguments).fetchall()
 
     def rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
         """Tries until it works: whatever the runner asks for may be asked for twice."""

@@ -36,8 +36,8 @@ class Installation:
 
     def run(self, script: str) -> None:
         """All of it or nothing."""
-        with self.database.connection.transaction():
-            self.database.connection.execute(script.encode())
+        with self.database.transaction() as connection:
+            connection.execute(script.encode())
 
     def run_as_owner(self, script: str) -> None:
         """What it makes must belong to whom the rest belongs, also if a superuser runs it."""

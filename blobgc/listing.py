@@ -67,8 +67,7 @@ class Lister:
             inventory.taken_at)
         self.database.call("select gc.add_parts(%s, %s, %s)", row["id"], places,
                            [True] * len(places))
-        connection = self.database.connection
-        with connection.transaction(), connection.cursor() as cursor:
+        with self.database.transaction() as connection, connection.cursor() as cursor:
             for part, file in enumerate(inventory.files, 1):
                 lines = self.lines_in(inventory, file, f"{row['id']}\t{part}\t")
                 with cursor.copy(COPY) as copy:
@@ -144,7 +143,7 @@ class Lister:
             if self.failed.is_set():
                 return
             lines = self.lines_of(objects, f"{listing}\t{part['part']}\t")
-            with database.connection.transaction(), database.connection.cursor() as cursor_of:
+            with database.transaction() as connection, connection.cursor() as cursor_of:
                 with cursor_of.copy(COPY) as copy:
                     copy.write("".join(lines))
                 cursor_of.execute(

@@ -41,6 +41,8 @@ from worlds import (
     world,
 )
 
+from blobgc import database
+
 __all__ = ["conn", "file_world", "google_world", "new_world", "template", "world"]
 
 # Draining and sleeping
@@ -109,6 +111,36 @@ def test_once_says_what_is_held_up_for_longer_than_it_waits(
     assert tombstones(conn) == 10
     collect(file_world)
     assert tombstones(conn) == 0
+
+
+@pytest.mark.parametrize("locked", ["tombstones", "file_review_queue"])
+def test_once_ends_if_another_session_does_not_let_go_of_what_is_due(
+    file_world: World, conn: Connection, locked: str
+) -> None:
+    file_world.bury(conn, range(1, 11))
+    file_world.write(conn, range(11, 21))
+    with file_world.database.connect(autocommit=False) as other:
+        rows(other, f"select from gc.{locked} for update")
+        said = collect(file_world, "--wait", "1", code=3)
+        other.rollback()
+    assert "something that is due is left, because another session has it locked" in said
+    assert len(file_world.objects.names()) == 10, "what nobody has locked is collected"
+    collect(file_world)
+    assert file_world.objects.names() == set()
+
+
+def test_the_server_ends_the_transaction_of_a_runner_that_is_stopped(
+    file_world: World
+) -> None:
+    """Or nobody would get what it has locked, for as long as it is stopped."""
+    server = file_world.database
+    runners = database.Database(psycopg.conninfo.make_conninfo(
+        host=server.host, port=server.port, user=server.user, dbname=server.name))
+    timeout = "show idle_in_transaction_session_timeout"
+    with runners.transaction() as connection:
+        assert connection.execute(timeout).fetchone() == {timeout[5:]: "10s"}
+    assert runners.connection.execute(timeout).fetchone() == {timeout[5:]: "0"}, "as it was"
+    runners.connection.close()
 
 
 def test_once_reviews_what_becomes_due_while_it_deletes(
