@@ -32,9 +32,9 @@ CALLED = (
     "metrics limit 0",
 )
 
-# The defaults of the database may be others, and a SET outside of a transaction is lost when PgBouncer
-# gives the next one to another session. If this process is stopped between two statements, or the
-# network goes, the server ends the transaction: others wait for what it has locked.
+# The defaults of the database may be others, and a SET outside of a transaction is lost when
+# PgBouncer gives the next one to another session. If this process is stopped between two
+# statements, or the network goes, the server ends the transaction: others wait for its locks.
 BEGIN = """
 begin isolation level read committed, read write, not deferrable;
 set local idle_in_transaction_session_timeout = '10s';
