@@ -5,7 +5,8 @@
 --
 -- A claim looks at each tombstone once, at most a batch of them, and waits for nobody for long.
 -- There is nothing to delete most of the time, and a plan that is made then would read the table
--- from end to end in busy times, as long as the session lasts: so what is here goes by indexes.
+-- from end to end in busy times, as long as the session lasts: so what is here goes by indexes. To
+-- PostgreSQL, "is null" is no equality: without wait_for in their order, all that are due are sorted.
 
 create function gc._require_worker(worker text)
     returns void
@@ -118,7 +119,7 @@ begin
             where t.store = s.store and t.collection = s.collection and t.wait_for is null
                 and t.due_at <= moment
                 and (prefixes is null or t.url ^@ any (prefixes))
-            order by t.due_at
+            order by t.wait_for, t.due_at
             limit batch
             for update skip locked
         ) as d
@@ -549,7 +550,7 @@ as $$
             select t.due_at from gc.tombstones as t
             where t.store = s.store and t.collection = s.collection and t.wait_for is null
                 and (prefixes is null or t.url ^@ any (prefixes))
-            order by t.due_at
+            order by t.wait_for, t.due_at
             limit 1
         )
         union all

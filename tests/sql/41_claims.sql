@@ -1,7 +1,7 @@
 -- Claims: who deletes what, until when, and what is known of it afterwards.
 begin;
 set local client_min_messages = error;
-select plan(85);
+select plan(89);
 
 create schema app;
 create table app.file (id bigint primary key, bytes bigint);
@@ -302,6 +302,32 @@ from unnest(array[
     $$insert into app.file values (1020, 1)$$,
     $$delete from app.file$$
 ]) as c;
+
+-- Nor does it read, to sort them, all that wait.
+create function pg_temp.fetched(command text)
+    returns bigint
+    language plpgsql
+as $$
+declare
+    before bigint := (
+        select idx_tup_fetch from pg_stat_xact_user_tables where relid = 'gc.tombstones'::regclass);
+begin
+    execute command;
+    return (select idx_tup_fetch from pg_stat_xact_user_tables
+        where relid = 'gc.tombstones'::regclass) - before;
+end;
+$$;
+select pg_temp.forget();
+insert into gc.tombstones (collection, key, url, wait_for, due_at)
+select 'file', n, 's3://many/' || n, w, now() - interval '1 hour'
+from generate_series(1, 3000) as n
+cross join unnest('{null,0,1}'::xid8[]) as w;
+select cmp_ok(pg_temp.fetched(c), '<', 300::bigint, 'of 9,000 tombstones few are read: ' || c)
+from unnest(array[
+    $$select gc.claim('z', 10, prefixes => '{s3://many/}')$$, $$select gc.claim('z', 10)$$,
+    $$select gc.next_due('{s3://many/}')$$, $$select gc.next_due()$$
+]) as c;
+select pg_temp.forget();
 
 -- What stands in the way of a claim.
 select pg_temp.forget();
