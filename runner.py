@@ -97,10 +97,9 @@ class Runner:
         self.asked_in_vain: dict[Store, float] = {}  # When a claim last gave nothing.
         self.patience: float | None = None  # With --once: until when to wait for what is held up.
         self.has_looked_again = False
-        # With --once: until when to wait for others, how much was done when that began, and whether
-        # it was in vain.
-        self.others_until = 0.0
-        self.progress = -1
+        # With --once: how much was done when it was last looked at, since when that is so, and
+        # whether others have kept us from doing more for too long.
+        self.progress, self.progressed_at = -1, 0.0
         self.is_kept_out = False
         self.next_look = 0.0  # For what is due elsewhere.
         self.next_status = 0.0
@@ -572,13 +571,15 @@ class Runner:
         return time.monotonic() < self.patience
 
     def waits_for_others(self) -> bool:
-        """With --once: something is due, and no claim got it. It is to be reviewed, or others have
-        locked it. Whether to go on."""
+        """With --once: something is due, and was not to be had. Whether to go on: it has to be
+        reviewed, or a marker is being looked at. Else others have locked it."""
+        now = time.monotonic()
         done = self.counters.total()
         if done != self.progress or self.has_reviews:
-            self.progress = done
-            self.others_until = time.monotonic() + self.options.wait
-        self.is_kept_out = time.monotonic() >= self.others_until
+            self.progress, self.progressed_at = done, now
+        in_vain = [self.asked_in_vain.get(store, 0.0) > self.progressed_at
+                   for store in self.stores if not store.pause_left()]
+        self.is_kept_out = all(in_vain) and now > self.progressed_at + self.options.wait
         return not self.is_kept_out
 
     def held_up(self) -> tuple[int, str]:

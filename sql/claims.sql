@@ -5,8 +5,8 @@
 --
 -- A claim looks at each tombstone once, at most a batch of them, and waits for nobody for long.
 -- There is nothing to delete most of the time, and a plan that is made then would read the table
--- from end to end in busy times, as long as the session lasts: so what is here goes by indexes. To
--- PostgreSQL, "is null" is no equality: without wait_for in their order, all that are due are sorted.
+-- from end to end in busy times, as long as the session lasts: so what is here goes by indexes.
+-- "is null" is no equality to PostgreSQL: without wait_for in the order, all of them are sorted.
 
 create function gc._require_worker(worker text)
     returns void
