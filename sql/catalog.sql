@@ -199,20 +199,26 @@ comment on function gc._idents(name[], text) is
     'Names as a list for a statement, each quoted where it has to be, each behind the prefix.';
 
 
--- A key as long as PostgreSQL allows has no room left for another column in its index.
-create function gc._index_columns(k gc._key_columns)
+-- A key as long as PostgreSQL allows has no room left for another column in its index, not even for
+-- a hash in place of a shorter column: where one may be long and has no hash, the key stands alone.
+create function gc._index_columns(relation regclass, k gc._key_columns, more text)
     returns text
     language sql
-    immutable
+    stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(format(coalesce('(' || u.hash || ')', '%s'), quote_ident(u.name)), ', '
-        order by u.n)
+    select case
+        when bool_or(u.hash is null and a.attlen < 0) then gc._idents(k.queue_names)
+        else string_agg(
+            format(coalesce('(' || u.hash || ')', '%s'), quote_ident(u.name)), ', ' order by u.n)
+            || ', ' || more
+    end
     from unnest(k.queue_names, k.hashes) with ordinality as u(name, hash, n)
+    join pg_attribute as a on a.attrelid = relation and a.attname = u.name
 $$;
 
-comment on function gc._index_columns(gc._key_columns) is
-    'A key as the first columns of an index on a queue, or on links.';
+comment on function gc._index_columns(regclass, gc._key_columns, text) is
+    'The columns of an index on a queue, or on links: the key and, if there is room, more.';
 
 
 create function gc._typed(relation regclass, columns name[])

@@ -219,8 +219,8 @@ begin
             with ordinality as u(name, type, n))));
     perform gc._seal_table(to_regclass(format('gc.%I', l.links)));
     perform gc._identify(to_regclass(format('gc.%I', l.links)));
-    perform gc._run(format('create index on gc.%I (%s, %s)', l.links,
-        gc._index_columns(k), gc._idents(l.link_columns)));
+    perform gc._run(format('create index on gc.%I (%s)', l.links, gc._index_columns(
+        to_regclass(format('gc.%I', l.links)), k, gc._idents(l.link_columns))));
     execute format('comment on table gc.%I is %L', l.links, format(
         'In which partitions of %s to look first for what refers to %s.', l.relation, c.target));
 end;

@@ -23,6 +23,22 @@ $$;
 comment on function gc._queue_columns() is 'The columns of every review queue, after the key.';
 
 
+create function gc._index_keys(c gc._shape, queue regclass)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform gc._run(format('create index on %s (%s)', queue,
+        gc._index_columns(queue, c.key, 'entry')));
+end;
+$$;
+
+comment on function gc._index_keys(gc._shape, regclass) is
+    'Creates the index by which a review queue is asked for a key.';
+
+
 -- No primary key: the same key stands in it as often as something happened to its row.
 create function gc._make_queue(c gc._shape)
     returns void
@@ -52,7 +68,7 @@ begin
     perform gc._identify(to_regclass(format('gc.%I', queue)));
     execute format('create index on gc.%I (review_after)', queue);
     execute format('create index on gc.%I (review_after) where review_count > 0', queue);
-    perform gc._run(format('create index on gc.%I (%s, entry)', queue, gc._index_columns(c.key)));
+    perform gc._index_keys(c, to_regclass(format('gc.%I', queue)));
     execute format('comment on table gc.%I is %L', queue, format(
         'What of %s is to be reviewed, and when; the latest entry of a key counts.', c.target));
 end;

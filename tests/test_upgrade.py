@@ -41,8 +41,8 @@ import blobgc
 RELEASED = sorted(path.stem.partition("--")[2] for path in ROOT.glob("sql/released/*.sql"))
 SCHEMAS = ("gc", "app", "registry", "registry_partitions")
 
-# Names that need quotes, a partitioned referrer, images that share objects. What is tracked here
-# can be tracked by every version.
+# Names that need quotes, a partitioned referrer, images that share objects, keys of any length. What
+# is tracked here can be tracked by every version.
 TABLES = APP + """
 create table app."Big Album" (
     "Tenant" integer, "event" date, shut boolean not null default false,
@@ -59,6 +59,8 @@ create table app.image (id integer primary key, url text);
 create index on app.image ((url));
 create table app.usage (image_id integer references app.image);
 create index on app.usage (image_id);
+create domain app.word as text;
+create table app.term (id app.word, amount numeric, primary key (id, amount));
 """
 
 TRACK = """
@@ -70,6 +72,7 @@ select * from gc.track('app.file', url => $$'file://{store}/' || id$$, size => '
 select * from gc.track('app."Big Album"', label => $$"Tenant" || ' it''s'$$, condition => 'shut',
     events => '{"Big Album_update": "album_shut"}', undo => '0');
 select * from gc.track('app.image', url => 'url', undo => '1 hour');
+select * from gc.track('app.term', condition => 'amount > 0', undo => '0');
 create view app.report as select * from gc.daily_totals;
 """
 

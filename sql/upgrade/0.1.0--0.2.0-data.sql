@@ -11,3 +11,24 @@ $$;
 -- Who is running may have been running when these were deleted.
 insert into gc.witnesses
 select d.deleted_by, gc._running() from gc.deleted_objects as d group by d.deleted_by;
+
+-- Keys of some types had no room in the indexes of queues.
+do $$
+declare
+    n name;
+    queue regclass;
+    found regclass;
+begin
+    for n in select c.name from gc.collections as c loop
+        queue := to_regclass(format('gc.%I', gc._object_name(n, '_review_queue')));
+        for found in
+            select i.indexrelid from pg_index as i
+            join pg_attribute as a on a.attrelid = i.indexrelid and a.attname = 'entry'
+            where i.indrelid = queue
+        loop
+            execute format('drop index %s', found);
+            perform gc._index_keys(gc._shape(gc._collection(n)), queue);
+        end loop;
+    end loop;
+end;
+$$;

@@ -1,7 +1,7 @@
 -- Keys as long as PostgreSQL allows: 2,690 bytes that cannot be compressed fill a page of a btree.
 begin;
 set local client_min_messages = error;
-select plan(21);
+select plan(26);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0';
@@ -84,6 +84,48 @@ select lives_ok($$insert into app.term select pg_temp.noise(i, 2690) from genera
 select lives_ok($$insert into app.use values (1, pg_temp.noise(1, 2690))$$, 'and are referred to');
 select is((select format('%s kept, %s deleted', kept, deleted) from gc.review()
     where collection = 'term'), '1 kept, 1 deleted', 'and reviewed');
+
+-- Nor has any other type that may be long room for more than itself: PostgreSQL's own limit is the
+-- only one.
+create function pg_temp.digits(length integer) returns text language sql as $$
+    select left(string_agg(abs(hashint4(i))::text, ''), length) from generate_series(1, 2000) as i
+$$;
+create function pg_temp.longest(relation text, key text) returns boolean language plpgsql as $$
+declare
+    accepted boolean[] := '{}';
+begin
+    for n in 2640 .. 2710 loop
+        begin
+            execute format('insert into app.plain_%s select %s', relation, key) using n;
+        exception when program_limit_exceeded then
+            continue;
+        end;
+        execute format('insert into app.%s select %s', relation, key) using n;
+        accepted := accepted || true;
+    end loop;
+    return cardinality(accepted) between 10 and 65;
+end;
+$$;
+create function pg_temp.track(relation text, columns text) returns void language plpgsql as $$
+begin
+    execute format('create table app.%1$s (%2$s); create table app.plain_%1$s (like app.%1$s '
+        'including all)', relation, columns);
+    perform gc.track(format('app.%s', relation)::regclass, condition => 'true');
+end;
+$$;
+select pg_temp.track('amount', 'id numeric primary key'),
+    pg_temp.track('document', 'id jsonb primary key'),
+    pg_temp.track('list', 'id bytea[] primary key'),
+    pg_temp.track('entry', 'a text, id numeric, primary key (a, id)') \g /dev/null
+select ok(pg_temp.longest(relation, key), format('as long as it may be: %s', relation))
+from (values
+    ('amount', 'pg_temp.digits(2 * $1)::numeric'),
+    ('document', 'to_jsonb(pg_temp.noise(1, $1))'), ('list', 'array[pg_temp.bytes(1, $1)]'),
+    ('entry', $$'', pg_temp.digits(2 * $1)::numeric$$)
+) as v(relation, key);
+select is((select count(*) from gc.review()
+    where collection in ('amount', 'document', 'list', 'entry') and failed = 0), 4::bigint,
+    'and they are reviewed');
 
 select * from finish();
 rollback;
