@@ -41,8 +41,8 @@ import blobgc
 RELEASED = sorted(path.stem.partition("--")[2] for path in ROOT.glob("sql/released/*.sql"))
 SCHEMAS = ("gc", "app", "registry", "registry_partitions")
 
-# Names that need quotes, a partitioned referrer, images that share objects, keys of any length. What
-# is tracked here can be tracked by every version.
+# Names that need quotes, a partitioned referrer, images that share objects, long keys. What is
+# tracked here can be tracked by every version.
 TABLES = APP + """
 create table app."Big Album" (
     "Tenant" integer, "event" date, shut boolean not null default false,
