@@ -579,7 +579,9 @@ class Runner:
             self.progress, self.progressed_at = done, now
         in_vain = [self.asked_in_vain.get(store, 0.0) > self.progressed_at
                    for store in self.stores if not store.pause_left()]
-        self.is_kept_out = all(in_vain) and now > self.progressed_at + self.options.wait
+        # A claim may also need to be asked twice: see gc._settle, gc._open_gate.
+        patience = max(self.options.wait, STEP_BACK)
+        self.is_kept_out = all(in_vain) and now > self.progressed_at + patience
         return not self.is_kept_out
 
     def held_up(self) -> tuple[int, str]:

@@ -17,7 +17,9 @@ HINTS = {
 }
 NO_RIGHT = "42501"  # Which right is missing depends on the command.
 
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# What a terminal or a reader of logs takes for something else than text: also what turns its
+# direction, and what has no width.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 class Unusable(Exception):

@@ -242,8 +242,11 @@ from relations as r
 join pg_attribute as a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
 left join pg_attrdef as d on d.adrelid = r.oid and d.adnum = a.attnum
 union all
-select 'constraint', r.name || '.' || c.conname, pg_get_constraintdef(c.oid),
-    c.convalidated::text
+-- PostgreSQL numbers the copies of a foreign key as it comes to the partitions.
+select 'constraint', r.name || '.' || case
+        when c.contype = 'f' and c.conparentid <> 0 then pg_get_constraintdef(c.oid)
+        else c.conname end,
+    pg_get_constraintdef(c.oid), c.convalidated::text
 from relations as r join pg_constraint as c on c.conrelid = r.oid
 union all
 select 'index', r.name, pg_get_indexdef(r.oid), i.indisvalid::text

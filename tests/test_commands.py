@@ -13,7 +13,7 @@ from conftest import Connection, Database, NewRole, execute, rows, value
 from test_cli import app, blobgc_says, conn, says
 
 import blobgc
-from blobgc import cli, database
+from blobgc import cli, database, errors
 
 __all__ = ["app", "conn"]
 
@@ -219,6 +219,7 @@ def test_no_command_prints_a_control_character_of_a_key(app: Database, conn: Con
             assert not RAW.search(shown), arguments
             assert "u202e" in shown or code == 2, shown
     assert "x1b[2J" in says(app, "trash", COLUMNS="200")
+    assert not RAW.search(errors.one_line(HOSTILE)), "nor of what a message has of it"
 
 
 @pytest.mark.parametrize(("command", "hint"), [

@@ -527,19 +527,33 @@ select is(pg_temp.said($$select gc.declare_reference('town', 'app.flight', 'town
     'Make a foreign key, or name another column by which rows are referred to.',
     'so are rows');
 
-create collation app.no_case (
-    provider = icu, locale = 'und-u-ks-level2', deterministic = false);
-create table app.label (id text collate app.no_case primary key);
-create table app.jar (labels text[] collate "C");
-create index on app.jar using gin (labels);
-select count(*) as ignored from gc.track('app.label') \gset
-select lives_ok($$select gc.declare_reference('label', 'app.jar', 'labels')$$,
-    'an array of another collation than the key is declared');
-insert into app.label values ('a'), ('b');
-insert into app.jar values ('{A}');
-select is(pg_temp.reviewed('label'), '1 kept, 1 deleted, 0 failed',
-    'and keeps what the key takes for the same');
-select lives_ok($$select gc.scan('label', 10)$$, 'a scan compares so as well');
+create function pg_temp.with_collation()
+    returns setof text
+    language plpgsql
+as $$
+begin
+    begin
+        create collation app.no_case (
+            provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+    exception
+        when feature_not_supported then
+            return query select skip('this PostgreSQL has no ICU', 3);
+            return;
+    end;
+    create table app.label (id text collate app.no_case primary key);
+    create table app.jar (labels text[] collate "C");
+    create index on app.jar using gin (labels);
+    perform gc.track('app.label');
+    return next lives_ok($l$select gc.declare_reference('label', 'app.jar', 'labels')$l$,
+        'an array of another collation than the key is declared');
+    insert into app.label values ('a'), ('b');
+    insert into app.jar values ('{A}');
+    return next is(pg_temp.reviewed('label'), '1 kept, 1 deleted, 0 failed',
+        'and keeps what the key takes for the same');
+    return next lives_ok($l$select gc.scan('label', 10)$l$, 'a scan compares so as well');
+end;
+$$;
+select pg_temp.with_collation();
 
 -- Names that mean something else in a view, or in what we make of it.
 create table app.old (id integer primary key, value bigint);
