@@ -736,6 +736,25 @@ def test_referrers_are_listed_in_pages(repository: Repository) -> None:
     assert {digest for page in pages for digest in page} == signed
 
 
+def test_a_page_of_referrers_is_no_longer_than_a_manifest(repository: Repository) -> None:
+    """Each may have annotations of 4 MiB, and a page may have 1,000 of them."""
+    repository.blob(b"{}")
+    digests = set()
+    for note in "abc":
+        document = {"schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
+                    "config": descriptor(EMPTY, b"{}"), "annotations": {"note": note * 2_500_000},
+                    "subject": {"mediaType": MANIFEST, "digest": NOWHERE, "size": 1}}
+        digests.add(digest_of(serialize(document)))
+        repository.put(document, f"about-{note}")
+    found, path = [], f"referrers/{NOWHERE}"
+    for _ in digests:
+        answer = repository.ask("GET", path, 200)
+        assert len(answer.content) < 4 * 1024 * 1024
+        found += [one["digest"] for one in answer.json()["manifests"]]
+        path = answer.links["next"]["url"] if "next" in answer.links else ""
+    assert len(found) == 3 and set(found) == digests and path == ""
+
+
 def test_of_what_is_not_there_an_empty_list_is_returned(
     repository: Repository, server: Served
 ) -> None:

@@ -46,7 +46,7 @@ async def push(request: Request) -> Response:
 def subject_of(payload: bytes) -> str | None:
     """The digest of what a manifest is about. Numbers stay text: Python refuses very long ones.
 
-    What is no manifest, the preset refuses; but it reads what is nested more deeply than Python can.
+    What is no manifest, the preset refuses; but it reads deeper nesting than Python can.
     """
     try:
         digest: str = json.loads(payload, parse_int=str)["subject"]["digest"]
