@@ -32,7 +32,8 @@ comment on column gc.holds.held_at is 'When it began.';
 
 
 -- More than a review looks at: every existence check leaves a hold. An upload that has timed out
--- stays a while, so that whoever ends it is refused instead of ending that of another.
+-- stays a while, so that whoever ends it is refused instead of ending that of another. The oldest
+-- go first: those at which whoever prepared the review has looked, as a registry does.
 create function gc._purge_holds(batch integer)
     returns void
     language plpgsql
@@ -46,6 +47,7 @@ begin
         where o.held_until < now()
             and (o.reason <> 'upload'
                 or o.held_until < now() - (select s.upload_timeout from gc.settings as s))
+        order by o.held_until, o.id
         limit 10::bigint * batch
         for update skip locked
     ));

@@ -24,7 +24,9 @@ from typing import Any
 import pytest
 import requests
 from conftest import execute, rows, value
+from distribution.database import Registry
 from distribution.errors import OF_THE_PRESET, Refusal
+from distribution.pulls import Pulls
 from distribution.sessions import Sessions
 from oci_images import (
     CONFIG,
@@ -512,6 +514,15 @@ def test_a_manifest_may_have_a_number_of_very_many_digits(repository: Repository
     assert repository.ask("GET", "manifests/v1", 200).content == content
 
 
+def test_a_manifest_that_is_nested_too_deeply_is_refused(repository: Repository) -> None:
+    """PostgreSQL reads more levels than Python, so it is not stored either."""
+    nested = b'{"schemaVersion": 2, "layers": [], "config": %s, "more": %s}' % (
+        serialize(descriptor(EMPTY, b"{}")), b"[" * 3000 + b"]" * 3000)
+    repository.refused("PUT", "manifests/v1", 400, "MANIFEST_INVALID", nested,
+                       Content_Type=MANIFEST)
+    repository.ask("GET", "manifests/v1", 404)
+
+
 def test_a_manifest_of_nearly_4_mebibytes_is_accepted(repository: Repository) -> None:
     """[recommended]"""
     document = {"schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
@@ -725,6 +736,25 @@ def test_referrers_are_listed_in_pages(repository: Repository) -> None:
     assert {digest for page in pages for digest in page} == signed
 
 
+def test_a_page_of_referrers_is_no_longer_than_a_manifest(repository: Repository) -> None:
+    """Each may have annotations of 4 MiB, and a page may have 1,000 of them."""
+    repository.blob(b"{}")
+    digests = set()
+    for note in "abc":
+        document = {"schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
+                    "config": descriptor(EMPTY, b"{}"), "annotations": {"note": note * 2_500_000},
+                    "subject": {"mediaType": MANIFEST, "digest": NOWHERE, "size": 1}}
+        digests.add(digest_of(serialize(document)))
+        repository.put(document, f"about-{note}")
+    found, path = [], f"referrers/{NOWHERE}"
+    for _ in digests:
+        answer = repository.ask("GET", path, 200)
+        assert len(answer.content) < 4 * 1024 * 1024
+        found += [one["digest"] for one in answer.json()["manifests"]]
+        path = answer.links["next"]["url"] if "next" in answer.links else ""
+    assert len(found) == 3 and set(found) == digests and path == ""
+
+
 def test_of_what_is_not_there_an_empty_list_is_returned(
     repository: Repository, server: Served
 ) -> None:
@@ -879,6 +909,14 @@ def peak_memory(server: Served) -> int:
     found = re.search(r"VmHWM:\s+(\d+)", status)
     assert found
     return int(found.group(1))
+
+
+def test_of_a_client_that_pulls_only_the_beginning_of_its_name_is_kept() -> None:
+    """As much as rules for scanners look at. A header may be as long as a client likes."""
+    pulls = Pulls(Registry("", 1))
+    for n in range(3):
+        pulls.note("acme/app", "v1", "curl" + "x" * 10**6 + str(n))
+    assert pulls.waiting == {("acme/app", "v1", "curl" + "x" * 296)}
 
 
 def test_an_upload_that_was_finished_before_it_was_locked_is_not_written_to(

@@ -135,60 +135,74 @@ comment on function abandon_blob_upload(text, bigint, text) is
 
 
 -- What nobody has finished in time can never be finished. If its server died, the object may be
--- there, and no row ever was. Whoever may announce uploads can announce any key and any url. Asked
--- by every review: through the index on held_until, and whether it is held comes last.
-create function _dead_uploads(most integer)
+-- there, and no row ever was. Whoever may announce uploads can announce any key and any url, and as
+-- many as they like: so of the holds that are over, only the oldest are looked at.
+create function _dead_uploads(most bigint)
     returns table (digest bytea, url text, ended_at timestamptz)
     language sql
     stable
 as $$
-    select d.digest, d.url, d.ended_at
+    select d.digest, d.url, (
+            select max(h.held_until) from gc.holds as h
+            where h.collection = 'blob' and h.key = d.key
+        )
     from (
-        select a.digest, h.key, h.url, max(h.held_until) as ended_at
-        from gc.holds as h
+        select distinct a.digest, h.key, h.url
+        from (
+            select o.key, o.url from gc.holds as o
+            where o.collection = 'blob' and o.reason = 'upload'
+                and o.held_until <= (select clock_timestamp())
+            order by o.held_until, o.id
+            limit most
+        ) as h
         cross join lateral (
             select case when h.key ~ '^.x(01[0-9a-f]{64}|02[0-9a-f]{128})$'
                 then decode(substr(h.key, 3), 'hex') end
         ) as a(digest)
-        where h.collection = 'blob' and h.reason = 'upload'
-            and h.held_until <= (select clock_timestamp())
-            and h.url = registry.blob_url(a.digest)
+        where h.url = registry.blob_url(a.digest)
             and not exists (select from registry.blobs as b where b.digest = a.digest)
             and not exists (select from gc.tombstones as t where t.url = h.url)
-        group by a.digest, h.key, h.url
         offset 0
     ) as d
     where not gc._is_held('blob', d.key, d.url)
-    limit most
 $$;
 
-comment on function _dead_uploads(integer) is
-    'Blobs whose uploads have all timed out, without a row and without a tombstone.';
+comment on function _dead_uploads(bigint) is
+    'Blobs whose uploads have all timed out, without a row and without a tombstone: among so many '
+    'holds that are over, the oldest.';
 
 
 -- A row may be inserted meanwhile, by another upload that does not see the tombstone yet. So that
 -- is one of an object that may be shared (wait_for is null): a claim waits for everybody who did
--- not see it, and drops it if there is a row. It is due when the hold is forgotten, or later.
+-- not see it, and drops it if there is a row. It is due when the hold is forgotten, or later. A
+-- review looks at as many holds as it forgets afterwards, in the same order (gc._purge_holds): it
+-- forgets none that was not looked at. For a batch of 0, nobody knows how many that will be.
 create function _bury_uploads(batch integer, until timestamptz)
     returns boolean
     language plpgsql
     volatile
 as $$
+declare
+    over bigint := (
+        select count(*) from (
+            select from gc.holds as h
+            where h.collection = 'blob' and h.reason = 'upload'
+                and h.held_until <= (select clock_timestamp())
+            limit 1001
+        ) as h
+    );
 begin
     -- Mostly there is none, and then no partition of blobs is locked.
-    if not exists (
-        select from gc.holds as h
-        where h.collection = 'blob' and h.reason = 'upload' and h.held_until <= clock_timestamp()
-    ) then
+    if over = 0 then
         return batch > 0;
     elsif batch = 0 then
-        return exists (select from registry._dead_uploads(1));
+        return over > 1000 or exists (select from registry._dead_uploads(1000));
     end if;
     insert into gc.tombstones (collection, key, label, url, event, due_at, finalizers)
     select c.name, registry._blob_key(d.digest), registry.digest_text(d.digest), d.url,
         'blob_upload', greatest(clock_timestamp() + gc._undo(c), d.ended_at + s.upload_timeout),
         nullif(c.finalizers, '{}')
-    from registry._dead_uploads(10 * batch) as d
+    from registry._dead_uploads(10::bigint * batch) as d
     join gc.collections as c on c.name = 'blob'
     cross join gc.settings as s;
     return true;

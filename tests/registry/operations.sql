@@ -148,6 +148,26 @@ select gc.review() \g /dev/null
 select is((select count(*) from gc.tombstones where event = 'blob_upload'), 1::bigint, 'only one');
 select lives_ok($$select test.upload('acme/app', 'dead')$$, 'and it can be uploaded again');
 rollback to dead;
+-- Nobody reviewed for hours, and then in small batches; and somebody has announced very many.
+delete from gc.holds;
+select registry.begin_blob_upload('acme/app', test.digest('dead ' || n), upload => 'dead')
+from generate_series(1, 50) as n \g /dev/null
+update gc.holds set held_until = now() - interval '5 hours' + (h.id * 7 % 11) * interval '1 minute'
+from (select id from gc.holds) as h where h.id = holds.id;
+select gc.review(2) from generate_series(1, 5) \g /dev/null
+select is((select count(*) from gc.tombstones where event = 'blob_upload'), 50::bigint,
+    'no upload is forgotten before it was looked at');
+select is_empty('select from gc.holds', 'and all are forgotten then');
+rollback to dead;
+delete from gc.holds;
+insert into gc.holds (collection, key, url, reason, held_until)
+select 'blob', registry._blob_key(d), registry.blob_url(d), 'upload', now() - interval '1 minute'
+from generate_series(1, 3000) as n
+cross join lateral (select registry.digest_bytes(test.digest('many ' || n))) as o(d);
+select gc.review(10) \g /dev/null
+select is((select count(*) from gc.tombstones where event = 'blob_upload'), 100::bigint,
+    'of very many, a review looks at as many as it may forget');
+rollback to dead;
 update gc.settings set strict_uploads = true;
 select test.refused($$registry.finish_blob_upload('acme/app', test.digest('strict'), 6)$$, 'ZR003',
     'with strict uploads, too, an upload that was not begun is unknown');

@@ -3,6 +3,8 @@ savepoint retention;
 update gc.settings set jitter = '0';
 
 -- Patterns.
+create function test.letters(n integer) returns text language sql immutable as
+$$ select string_agg(chr(c), '') from generate_series(x'100'::integer, x'100'::integer + n - 1) as c $$;
 select is_empty($$select p.pattern, p.name from (values
         ('*', 'v1', true), ('v*', 'v1', true), ('v*', 'xv1', false), ('v?', 'v12', false),
         ('*', 'acme/app', false), ('**', 'acme/app', true), ('acme/*', 'acme/a/b', false),
@@ -11,7 +13,12 @@ select is_empty($$select p.pattern, p.name from (values
         ('~v[0-9]+', 'v12', true), ('~v[0-9]+', 'v12b', false), ('!~v[0-9]+', 'v12b', true),
         ('~a|b', 'ab', false), ('~^v1$', 'v1', true), ('~[^a]{2}', 'bc', true),
         (E'~v\\d+(\\.\\d+)+', 'v1.2.3', true), (E'~[[:alpha:]]+[.\\d]', 'a1', true),
-        ('~[0-9a-f]{7,40}', '0123456789abcdef', true), ('~(x|(y+z?)*)-.*', 'yyzy-1', true)
+        ('~[0-9a-f]{7,40}', '0123456789abcdef', true), ('~(x|(y+z?)*)-.*', 'yyzy-1', true),
+        -- That of semver.org, but for groups that are not captured.
+        (E'~^(0|[1-9]\\d*)\\.(0|[1-9]\\d*)\\.(0|[1-9]\\d*)'
+            '(-((0|[1-9]\\d*|\\d*[a-zA-Z-][0-9a-zA-Z-]*)(\\.(0|[1-9]\\d*|\\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?'
+            '(\\+([0-9a-zA-Z-]+(\\.[0-9a-zA-Z-]+)*))?$', '1.20.3-rc.1', true),
+        ('~(main|master|develop|release|staging|nightly|weekly|preview|canary)(-[0-9]{8})*', 'weekly-20260131', true)
     ) as p(pattern, name, is_match)
     where (p.name ~ registry._regexp(p.pattern)) <> p.is_match$$, 'patterns stand for whole names');
 select is(test.sqlstate_of(format(
@@ -20,7 +27,9 @@ select is(test.sqlstate_of(format(
 from unnest(array['', 'a b', '[a]', '{a', 'a,b', '~(', E'~(a)\\1', '~(?=a)', '~(a{9}){9}', '~a)|(b',
     repeat('a', 201), '~' || repeat('.{0,255}', 24), '~' || repeat('(', 13) || 'a' || repeat('+)', 13),
     '~' || repeat('(^|$)*', 8), E'~(\\m|\\Y)*', E'~\\A*', '~[[:<:]]', '~[a]]', E'~\\x41', '~(^)*',
-    '~a$|^b', '~***=a', '~a{9', E'~a\\']) as p;
+    '~a$|^b', '~***=a', '~a{9', E'~a\\',
+    '~(' || repeat(E'\\w{0,130}', 6) || '|' || test.letters(140) || ')*',
+    '~(' || repeat(E'\\w?', 50) || ')*' || test.letters(45)]) as p;
 select is(test.sqlstate_of('insert into registry.retention (action, repositories) '
     'values (''keep'', ''('')'), '22023', 'nor is that one of repositories');
 

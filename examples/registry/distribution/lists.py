@@ -1,5 +1,6 @@
 """Tags, repositories and referrers, in pages: each says in a Link where the next one is."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -9,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from distribution.errors import Refusal
+from distribution.manifests import LARGEST
 from distribution.ranges import number
 from distribution.services import services
 
 PAGE = 1000  # As many are in a page at most, whatever was asked for.
+FEW = 10  # So many referrers are read at a time, at most.
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 Item = TypeVar("Item")
@@ -42,18 +45,38 @@ async def referrers(request: Request) -> Response:
     kind, last = (request.query_params.get(key) for key in ("artifactType", "last"))
     limit = page_size(request)
     try:
-        rows = await services(request).registry.rows(
-            "list_referrers", name, subject, kind, limit + 1, last)
+        page, has_more = await page_of_referrers(request, name, subject, kind, limit, last)
     except psycopg.Error as error:
         if error.sqlstate != "ZR009":
             raise
-        rows = []
-    page = [descriptor(*row) for row in rows[:limit]]
-    headers = link(request, limit, [row["digest"] for row in page[-1:]], len(rows) > limit)
+        page, has_more = [], False
+    headers = link(request, limit, [row["digest"] for row in page[-1:]], has_more)
     if kind is not None:
         headers["OCI-Filters-Applied"] = "artifactType"
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": page}
     return JSONResponse(index, headers=headers, media_type=INDEX)
+
+
+async def page_of_referrers(
+        request: Request, name: str, subject: str, kind: str | None, limit: int,
+        last: str | None) -> tuple[list[dict[str, Any]], bool]:
+    """A page, and whether there are more. Annotations may be as long as a manifest: so it ends
+    where it would be longer than that, and a few are read at a time: first one, then more.
+    """
+    page: list[dict[str, Any]] = []
+    size = 0
+    while True:
+        few = min(limit + 1 - len(page), len(page) + 1, FEW)
+        rows = await services(request).registry.rows(
+            "list_referrers", name, subject, kind, few, last)
+        for described in (descriptor(*row) for row in rows):
+            size += len(json.dumps(described))
+            if len(page) == limit or page and size > LARGEST:
+                return page, True
+            page.append(described)
+        if len(rows) < few:
+            return page, False
+        last = page[-1]["digest"]
 
 
 def descriptor(digest: str, media_type: str, artifact_type: str | None, size: int,

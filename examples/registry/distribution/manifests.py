@@ -27,6 +27,7 @@ async def push(request: Request) -> Response:
     payload = await body_of(request)
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip() or None
     tags = sorted(set(request.query_params.getlist("tag")))
+    subject = subject_of(payload)
     here = services(request)
     await here.registry.ensure_repository(name)
     async with here.registry.transaction() as calls:
@@ -37,10 +38,23 @@ async def push(request: Request) -> Response:
                                   "Docker-Content-Digest": digest})
     for tag in tags:
         answer.headers.append("OCI-Tag", tag)
-    # It has been read and found good by now. Numbers stay text: Python refuses very long ones.
-    if subject := json.loads(payload, parse_int=str).get("subject"):
-        answer.headers["OCI-Subject"] = subject["digest"]
+    if subject is not None:
+        answer.headers["OCI-Subject"] = subject
     return answer
+
+
+def subject_of(payload: bytes) -> str | None:
+    """The digest of what a manifest is about. Numbers stay text: Python refuses very long ones.
+
+    What is no manifest, the preset refuses; but it reads deeper nesting than Python can.
+    """
+    try:
+        digest: str = json.loads(payload, parse_int=str)["subject"]["digest"]
+        return digest
+    except RecursionError:
+        raise Refusal("MANIFEST_INVALID", 400, "this manifest is nested too deeply") from None
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 async def body_of(request: Request) -> bytes:

@@ -14,6 +14,7 @@ from distribution.database import Registry
 
 EVERY = 5.0  # Seconds.
 AT_MOST = 10_000  # Different pulls in that time; what comes then is not told.
+NAME = 300  # So much of a client's name is compared with registry.scanners.
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Pulls:
 
     def note(self, repository: str, reference: str, client: str) -> None:
         if len(self.waiting) < AT_MOST:
-            self.waiting.add((repository, reference, client))
+            self.waiting.add((repository, reference, client[:NAME]))
 
     async def tell(self) -> None:
         told, self.waiting = self.waiting, set()
