@@ -167,11 +167,80 @@ $$;
 comment on function gc._has_rules() is 'Whether any table in this database has a rule.';
 
 
+-- A foreign key follows an update of what it refers to only if that can be changed, which PostgreSQL
+-- does by itself where another foreign key has the column.
+create function gc._follows_updates(k pg_constraint)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return k.confupdtype in ('c', 'n', 'd') and (
+        exists (
+            select from pg_constraint as o
+            where o.contype = 'f' and o.conrelid = k.confrelid and o.conkey && k.confkey
+                and (o.confdeltype in ('n', 'd') or o.confupdtype in ('c', 'n', 'd'))
+        )
+        -- A partition may have one that its table has not.
+        or exists (select from pg_partitioned_table as p where p.partrelid = k.confrelid)
+    );
+end;
+$$;
+
+comment on function gc._follows_updates(pg_constraint) is
+    'Whether a foreign key changes its rows when others change what they refer to.';
+
+
 -- Foreign keys into the collection are read by its reviews, and those into owned rows that have its
 -- key; those that are owned are deleted from.
 -- Where a row is deleted, PostgreSQL goes on by itself: to partitions, along ON DELETE CASCADE, SET
--- NULL and SET DEFAULT, into what a rule names; and it checks deferred constraints when it is told
--- to, all of one name in a schema at once.
+-- NULL and SET DEFAULT, and from what these have set along ON UPDATE, into what a rule names; and
+-- it checks deferred constraints when it is told to, all of one name in a schema at once.
+create function gc._ways(roots oid[], owned oid[], children oid[])
+    returns table (
+        parent oid, child oid, is_part boolean, on_read "char", on_delete "char", on_update "char"
+    )
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select i.inhparent, i.inhrelid, p.relkind = 'p', 'r'::"char",
+            case p.relkind when 'p' then 'd' else 'r' end::"char",
+            case p.relkind when 'p' then 'u' else 'r' end::"char"
+        from pg_inherits as i join pg_class as p on p.oid = i.inhparent
+        union all
+        select k.confrelid, k.conrelid, false, w.reads,
+            case
+                when k.confdeltype = 'c'
+                    or k.conrelid = any (owned) and k.confrelid = any (roots || owned) then 'd'
+                when k.confdeltype in ('n', 'd') then 'u'
+                else w.reads
+            end,
+            case when gc._follows_updates(k) then 'u' else w.reads end
+        from pg_constraint as k
+        cross join lateral (
+            select case
+                when k.condeferrable or k.confrelid = any (roots || children) then 'r'::"char" end
+        ) as w(reads)
+        where k.contype = 'f' and k.conparentid = 0
+        union all
+        select r.ev_class, d.refobjid, false, case r.ev_type when '1' then 'r'::"char" end, u, u
+        from pg_rewrite as r
+        join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+            and d.refclassid = 'pg_class'::regclass and d.refobjid <> r.ev_class
+        cross join unnest('{d,u}'::"char"[]) as u
+        where r.oid >= 16384 and (select gc._has_rules());
+end;
+$$;
+
+comment on function gc._ways(oid[], oid[], oid[]) is
+    'From which table a review gets to which, by itself or by PostgreSQL: what is done to the child '
+    'when the parent is read, deleted from or updated (r, d, u); null: nothing.';
+
+
 create function gc._touched(target regclass, owned oid[], children oid[])
     returns table (relation oid, written boolean, by_parent boolean)
     language plpgsql
@@ -181,36 +250,29 @@ create function gc._touched(target regclass, owned oid[], children oid[])
     set enable_hashjoin = on
     set plan_cache_mode = force_generic_plan
 as $$
-declare
-    roots oid[] := array(select p::oid from gc._partitions(target) as p);
 begin
     return query
-        with recursive edges(parent, child, writes, reads, is_part) as materialized (
-            select i.inhparent, i.inhrelid, p.relkind = 'p', true, p.relkind = 'p'
-            from pg_inherits as i join pg_class as p on p.oid = i.inhparent
+        with recursive ways as materialized (
+            select w.* from gc._ways(
+                array(select p::oid from gc._partitions(target) as p), owned, children) as w
             union all
-            select k.confrelid, k.conrelid, k.confdeltype in ('c', 'n', 'd')
-                or k.conrelid = any (owned) and k.confrelid = any (roots || owned),
-                k.condeferrable or k.confrelid = any (roots || children), false
-            from pg_constraint as k where k.contype = 'f' and k.conparentid = 0
-            union all
-            select target::oid, d, d = any (owned), true, false
-            from gc._declared_tables(target) as d
-            union all
-            select r.ev_class, d.refobjid, true, r.ev_type = '1', false
-            from pg_rewrite as r
-            join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
-                and d.refclassid = 'pg_class'::regclass and d.refobjid <> r.ev_class
-            where r.oid >= 16384 and (select gc._has_rules())
+            select target::oid, d, false, w.act, case when d = any (owned) then 'd' else w.act end,
+                w.act
+            from gc._declared_tables(target) as d cross join (values ('r'::"char")) as w(act)
         ),
-        tables(id, writes, is_part) as (
-            select target::oid, true, false
+        tables(id, act, is_part) as (
+            select target::oid, 'd'::"char", false
             union
-            select e.child, t.writes and e.writes, e.is_part
+            select w.child, a.act, w.is_part
             from tables as t
-            join edges as e on e.parent = t.id and (e.reads or t.writes and e.writes)
+            join ways as w on w.parent = t.id
+            cross join lateral (
+                select case t.act
+                    when 'r' then w.on_read when 'd' then w.on_delete else w.on_update end
+            ) as a(act)
+            where a.act is not null
         )
-        select t.id, bool_or(t.writes), bool_and(t.is_part) from tables as t group by t.id;
+        select t.id, bool_or(t.act <> 'r'), bool_and(t.is_part) from tables as t group by t.id;
 end;
 $$;
 

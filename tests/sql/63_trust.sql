@@ -4,7 +4,7 @@
 -- count in a sequence, which no rollback hides, if they run as somebody else.
 begin;
 set local client_min_messages = error;
-select plan(85);
+select plan(91);
 
 create role mallory;
 create role shop;
@@ -394,6 +394,35 @@ select results_eq('select what, by_role from app.ran', $$values ('remark', curre
     'a trigger at the end of a cascade: then the function runs');
 select pg_temp.trust('{}');
 drop table app.remark;
+
+-- What SET NULL has changed goes on along ON UPDATE, but not from columns that nothing changes.
+create table app.remark (
+    id integer primary key, item integer unique references app.item (number) on delete set null
+);
+create table app.reply (
+    item integer references app.remark (item) on update cascade,
+    remark integer references app.remark on update cascade
+);
+create index on app.reply (item);
+create trigger spy after update on app.reply for each row execute function app.spy();
+select pg_temp.only(5);
+insert into app.remark select 1, number from app.item;
+insert into app.reply select item from app.remark;
+select is(pg_temp.review('doc'), 0, 'a trigger at the end of an ON UPDATE: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.reply belongs to mallory',
+    'a trigger at the end of an ON UPDATE: the status names it');
+select is_empty('table app.ran', 'a trigger at the end of an ON UPDATE: it has not run');
+select pg_temp.trust('{mallory}');
+select is(pg_temp.review('doc'), 1, 'a trigger at the end of an ON UPDATE: trust lets it through');
+select results_eq('select what, by_role from app.ran', $$values ('reply', current_user)$$,
+    'a trigger at the end of an ON UPDATE: then the function runs');
+select pg_temp.trust('{}');
+alter table app.reply drop column item;
+select pg_temp.only(6);
+insert into app.remark select 2, number from app.item;
+insert into app.reply values (2);
+select is(pg_temp.review('doc'), 1, 'ON UPDATE of a column that stays leads to nothing');
+drop table app.reply, app.remark;
 
 select pg_temp.only(4);
 alter table app.ref owner to mallory;
