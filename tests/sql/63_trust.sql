@@ -4,7 +4,7 @@
 -- count in a sequence, which no rollback hides, if they run as somebody else.
 begin;
 set local client_min_messages = error;
-select plan(91);
+select plan(98);
 
 create role mallory;
 create role shop;
@@ -181,6 +181,13 @@ select matches(pg_temp.says('drop table app.part', 'select'),
     E'^0 deleted, .*: function evil\\.same.* belongs to',
     'a function by which a table is partitioned stops the review');
 select pg_temp.is_untouched('and neither has run');
+create table app.part (id bigint, k bigint) partition by range (evil.same(k));
+create table app.part_1 partition of app.part for values from (1) to (1000);
+create index on app.part (id);
+alter table app.part_1 add constraint part_fkey foreign key (id) references app.file;
+select matches(pg_temp.says('drop table app.part', 'select'),
+    E'^0 deleted, .*: function evil\\.same.* belongs to',
+    'and so it does where only one of the partitions refers to the collection');
 
 
 -- A table of hers that refers to one partition.
@@ -423,6 +430,34 @@ insert into app.remark select 2, number from app.item;
 insert into app.reply values (2);
 select is(pg_temp.review('doc'), 1, 'ON UPDATE of a column that stays leads to nothing');
 drop table app.reply, app.remark;
+
+-- An owned row may be of a partition, and others refer to it through the partitioned table.
+create table app.slot (n integer, doc integer, primary key (n, doc)) partition by list (n);
+create table app.slot_1 partition of app.slot for values in (1);
+create index on app.slot (doc);
+alter table app.slot_1 add foreign key (doc) references app.doc;
+create table app.remark (n integer, doc integer,
+    foreign key (n, doc) references app.slot on delete cascade);
+select count(*) from gc.track('app.doc', owned => '{item, slot_1}', condition => 'true')
+\g /dev/null
+create trigger spy after delete on app.remark for each row execute function app.spy();
+select pg_temp.only(7);
+insert into app.slot values (1, 7);
+insert into app.remark values (1, 7);
+select is(pg_temp.review('doc'), 0,
+    'a trigger behind a partition that is owned by itself: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.remark belongs to mallory',
+    'a trigger behind a partition that is owned by itself: the status names it');
+select is_empty('table app.ran', 'a trigger behind a partition that is owned: it has not run');
+drop trigger spy on app.remark;
+alter table app.remark drop constraint remark_n_doc_fkey, add constraint later
+    foreign key (n, doc) references app.slot deferrable initially deferred;
+insert into app.doc values (8);
+select is(pg_temp.review('doc'), 1, 'what else refers to such a row keeps its owner alone');
+select matches((select last_error from gc.doc_review_queue), 'foreign key .* on table "remark"',
+    'also if its foreign key is deferred');
+select lives_ok('set constraints all immediate', 'and nothing is left to fail at the commit');
+set constraints all deferred;
 
 select pg_temp.only(4);
 alter table app.ref owner to mallory;
