@@ -48,7 +48,8 @@ comment on function gc._trusted(regclass) is
 
 
 -- pg_depend leaves out what came with the server; from 16384 on, oids are those of users. Casts and
--- operator classes are found by type: generated code prints, compares and sorts whatever it reads.
+-- operator classes are found by type: generated code prints, reads, compares and sorts whatever it
+-- meets.
 create function gc._next_code(class oid, id oid)
     returns table (next_class oid, next_id oid)
     language sql
@@ -71,7 +72,8 @@ as $$
     where class = 'pg_type'::regclass and t.oid = id and t.typrelid <> 0
     union all
     select 'pg_proc'::regclass, c.castfunc from pg_cast as c
-    where class = 'pg_type'::regclass and c.castsource = id and c.castfunc >= 16384
+    where class = 'pg_type'::regclass and id in (c.castsource, c.casttarget)
+        and c.castfunc >= 16384
     union all
     select 'pg_opclass'::regclass, o.oid from pg_opclass as o
     where class = 'pg_type'::regclass and o.opcintype = id

@@ -4,7 +4,7 @@
 -- count in a sequence, which no rollback hides, if they run as somebody else.
 begin;
 set local client_min_messages = error;
-select plan(98);
+select plan(100);
 
 create role mallory;
 create role shop;
@@ -133,6 +133,15 @@ select pg_temp.is_blocked('a cast', 'drop cast (app.mine as text); drop type app
         'as ''begin perform evil.pwn(); return 1; end''',
     'reset role',
     'create cast (app.mine as text) with function evil.to_text(app.mine)',
+    'alter table app.keeper add weapon app.mine');
+select pg_temp.is_blocked('a cast from text', 'drop cast (text as app.mine); '
+    'drop type app.mine cascade',
+    'create type app.mine as (x bigint)',
+    'set local role mallory',
+    'create function evil.from_text(text) returns app.mine immutable language plpgsql '
+        'as ''begin perform evil.pwn(); return null; end''',
+    'reset role',
+    'create cast (text as app.mine) with function evil.from_text(text)',
     'alter table app.keeper add weapon app.mine');
 select pg_temp.is_blocked('a range type', 'drop type app.span cascade',
     'create type app.span as range (subtype = bigint)',
