@@ -38,6 +38,27 @@ comment on function gc._partitions(regclass) is
     'A table with all its partitions, itself included.';
 
 
+-- A partitioned table can matter because a partition of it does. PL/pgSQL, as above.
+create function gc._kin()
+    returns table (parent oid, child oid)
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select i.inhparent, i.inhrelid from pg_inherits as i
+        union all
+        select i.inhrelid, i.inhparent from pg_inherits as i
+        join pg_class as p on p.oid = i.inhparent and p.relkind = 'p';
+end;
+$$;
+
+comment on function gc._kin() is
+    'From which table a change of the catalog may concern which: from one to those that inherit '
+    'from it, and from a partition to its table.';
+
+
 create function gc._operator(operator oid)
     returns text
     language plpgsql

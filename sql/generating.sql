@@ -59,7 +59,7 @@ as $$
 begin
     return (
         with recursive edges(parent, child, fact) as materialized (
-            select i.inhparent, i.inhrelid, '' from pg_inherits as i
+            select n.parent, n.child, '' from gc._kin() as n
             union all
             select k.confrelid, k.conrelid, (k.oid, k.xmin)::text
             from pg_constraint as k where k.contype = 'f' and k.conparentid = 0

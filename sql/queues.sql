@@ -388,15 +388,17 @@ create function gc._after_loss_sql(c gc._shape, relation regclass, operation tex
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(
+    select string_agg(distinct
         gc._lost_sql(c, r, gc._event(c.events, gc._table_event(relation, operation)), operation),
         E'\n')
     from unnest(c.refs) as r
-    where r.owned is null and r.referencing = relation and not gc._is_mention(r)
+    where r.owned is null and relation in (r.referencing, gc._root(r.referencing))
+        and not gc._is_mention(r)
 $$;
 
 comment on function gc._after_loss_sql(gc._shape, regclass, text) is
-    'What follows a delete or an update of a table that refers to a collection.';
+    'What follows a delete or an update of a table that refers to a collection, or of which a '
+    'partition does.';
 
 
 create function gc._before_loss_sql(c gc._shape)

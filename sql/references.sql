@@ -196,7 +196,8 @@ comment on function gc._all_references(regclass) is
 
 
 -- ON DELETE RESTRICT says that the owned row is not to go, and the foreign key says whose it is: so
--- it keeps the owner. What belongs to the collection by another foreign key does not.
+-- it keeps the owner. What belongs to the collection by another foreign key does not, nor does a
+-- partition of that.
 create function gc._keeps_through(c gc.collections, o gc._reference, f gc._reference)
     returns boolean
     language plpgsql
@@ -207,7 +208,8 @@ begin
     return f.on_delete = 'r' and f.targets @> o.columns and o.to_key and o.via is null
         and not f.itself and not gc._is_mention(o)
         and not exists (
-            select from unnest(c.owned) as w where starts_with(w, f.referencing || '(')
+            select from gc._tables_named(c.owned) as w
+            where f.referencing in (select gc._partitions(w))
         )
         and gc._are_alike(o.referencing, o.columns, c.target, o.targets);
 end;

@@ -35,7 +35,7 @@ as $$
     select case
         when exists (
             select from unnest(c.refs) as r
-            join pg_class as o on o.oid = r.referencing
+            join pg_class as o on o.oid in (r.referencing, gc._root(r.referencing))
             where o.relname = t.relname and o.oid <> t.oid
         ) or exists (
             select from gc.collections as o

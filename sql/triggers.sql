@@ -275,7 +275,9 @@ comment on function gc._own_triggers(gc._shape) is
     'The triggers on a collection''s own table.';
 
 
--- An owned reference that was declared locks its targets like one that keeps them.
+-- An owned reference that was declared locks its targets like one that keeps them. A statement
+-- aimed at a partitioned table fires no trigger of a partition: where only that has a foreign key,
+-- the table is watched as well. What it queues for rows of other partitions is found kept, or gone.
 create function gc._watched_tables(c gc._shape)
     returns table (
         relation regclass, columns name[], targets name[], targets_of_lost name[], keeps boolean
@@ -284,25 +286,27 @@ create function gc._watched_tables(c gc._shape)
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select f.referencing, array_agg(distinct u.name) filter (where u.name is not null),
+    select w.relation, array_agg(distinct u.name) filter (where u.name is not null),
         array_agg(distinct u.target)
             filter (where u.target is not null and (gc._needs_target(c, f) or gc._is_mention(f))),
         array_agg(distinct u.target) filter (where u.target is not null and case
             when gc._is_mention(f) then not (f.mention).is_direct
             else gc._needs_target(c, f) end),
-        bool_or(f.owned is null)
+        bool_or(f.owned is null and f.referencing = w.relation)
     from unnest(c.refs) as f
+    cross join lateral (select f.referencing union select gc._root(f.referencing)) as w(relation)
     cross join lateral unnest(
         case when gc._is_mention(f) then (f.mention).columns
             else f.columns || gc._other_columns(f) end, f.targets
     ) as u(name, target)
     where f.owned is null or gc._is_mention(f)
-    group by f.referencing
+    group by w.relation
 $$;
 
 comment on function gc._watched_tables(gc._shape) is
     'The tables that have triggers because they refer to a collection, the columns of theirs and '
-    'of the collection that these read, and those that only the loss of a reference reads.';
+    'of the collection that these read, and those that only the loss of a reference reads; keeps: '
+    'the table refers itself, and not only a partition of it.';
 
 
 create function gc._reference_triggers(c gc._shape)

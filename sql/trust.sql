@@ -48,7 +48,8 @@ comment on function gc._trusted(regclass) is
 
 
 -- pg_depend leaves out what came with the server; from 16384 on, oids are those of users. Casts and
--- operator classes are found by type: generated code prints, compares and sorts whatever it reads.
+-- operator classes are found by type: generated code prints, reads, compares and sorts whatever it
+-- meets.
 create function gc._next_code(class oid, id oid)
     returns table (next_class oid, next_id oid)
     language sql
@@ -71,7 +72,8 @@ as $$
     where class = 'pg_type'::regclass and t.oid = id and t.typrelid <> 0
     union all
     select 'pg_proc'::regclass, c.castfunc from pg_cast as c
-    where class = 'pg_type'::regclass and c.castsource = id and c.castfunc >= 16384
+    where class = 'pg_type'::regclass and id in (c.castsource, c.casttarget)
+        and c.castfunc >= 16384
     union all
     select 'pg_opclass'::regclass, o.oid from pg_opclass as o
     where class = 'pg_type'::regclass and o.opcintype = id
@@ -167,11 +169,88 @@ $$;
 comment on function gc._has_rules() is 'Whether any table in this database has a rule.';
 
 
+-- A foreign key follows an update of what it refers to only if that can be changed, as PostgreSQL
+-- does by itself where another foreign key has the column.
+create function gc._follows_updates(k pg_constraint)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return k.confupdtype in ('c', 'n', 'd') and (
+        exists (
+            select from pg_constraint as o
+            where o.contype = 'f' and o.conrelid = k.confrelid and o.conkey && k.confkey
+                and (o.confdeltype in ('n', 'd') or o.confupdtype in ('c', 'n', 'd'))
+        )
+        -- A partition may have one that its table has not.
+        or exists (select from pg_partitioned_table as p where p.partrelid = k.confrelid)
+    );
+end;
+$$;
+
+comment on function gc._follows_updates(pg_constraint) is
+    'Whether a foreign key changes its rows when others change what they refer to.';
+
+
 -- Foreign keys into the collection are read by its reviews, and those into owned rows that have its
 -- key; those that are owned are deleted from.
 -- Where a row is deleted, PostgreSQL goes on by itself: to partitions, along ON DELETE CASCADE, SET
--- NULL and SET DEFAULT, into what a rule names; and it checks deferred constraints when it is told
--- to, all of one name in a schema at once.
+-- NULL and SET DEFAULT, and from what these have set along ON UPDATE, into what a rule names; and
+-- it checks deferred constraints when it is told to, all of one name in a schema at once. A foreign
+-- key into a partitioned table is one into each partition, also where only that one is got to.
+create function gc._ways(roots oid[], owned oid[], children oid[])
+    returns table (
+        parent oid, child oid, kind text, on_read "char", on_delete "char", on_update "char"
+    )
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select w.*
+        from pg_inherits as i
+        join pg_class as p on p.oid = i.inhparent
+        cross join lateral (
+            select i.inhparent, i.inhrelid, 'part', 'r'::"char", 'd'::"char", 'u'::"char"
+            where p.relkind = 'p'
+            union all
+            select i.inhrelid, i.inhparent, 'above', null, 'd', 'u' where p.relkind = 'p'
+            union all
+            select i.inhparent, i.inhrelid, 'heir', 'r', 'r', 'r' where p.relkind <> 'p'
+        ) as w
+        union all
+        select k.confrelid, k.conrelid, 'key', w.reads,
+            case
+                when k.confdeltype = 'c'
+                    or k.conrelid = any (owned) and k.confrelid = any (roots || owned) then 'd'
+                when k.confdeltype in ('n', 'd') then 'u'
+                else w.reads
+            end,
+            case when gc._follows_updates(k) then 'u' else w.reads end
+        from pg_constraint as k
+        cross join lateral (
+            select case
+                when k.condeferrable or k.confrelid = any (roots || children) then 'r'::"char" end
+        ) as w(reads)
+        where k.contype = 'f' and k.conparentid = 0
+        union all
+        select r.ev_class, d.refobjid, 'rule', case r.ev_type when '1' then 'r'::"char" end, u, u
+        from pg_rewrite as r
+        join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+            and d.refclassid = 'pg_class'::regclass and d.refobjid <> r.ev_class
+        cross join unnest('{d,u}'::"char"[]) as u
+        where r.oid >= 16384 and (select gc._has_rules());
+end;
+$$;
+
+comment on function gc._ways(oid[], oid[], oid[]) is
+    'From which table a review gets to which, by itself or by PostgreSQL: what is done to the '
+    'child when the parent is read, deleted from or updated (r, d, u); null: nothing.';
+
+
 create function gc._touched(target regclass, owned oid[], children oid[])
     returns table (relation oid, written boolean, by_parent boolean)
     language plpgsql
@@ -181,36 +260,30 @@ create function gc._touched(target regclass, owned oid[], children oid[])
     set enable_hashjoin = on
     set plan_cache_mode = force_generic_plan
 as $$
-declare
-    roots oid[] := array(select p::oid from gc._partitions(target) as p);
 begin
     return query
-        with recursive edges(parent, child, writes, reads, is_part) as materialized (
-            select i.inhparent, i.inhrelid, p.relkind = 'p', true, p.relkind = 'p'
-            from pg_inherits as i join pg_class as p on p.oid = i.inhparent
+        with recursive ways as materialized (
+            select w.* from gc._ways(
+                array(select p::oid from gc._partitions(target) as p), owned, children) as w
             union all
-            select k.confrelid, k.conrelid, k.confdeltype in ('c', 'n', 'd')
-                or k.conrelid = any (owned) and k.confrelid = any (roots || owned),
-                k.condeferrable or k.confrelid = any (roots || children), false
-            from pg_constraint as k where k.contype = 'f' and k.conparentid = 0
-            union all
-            select target::oid, d, d = any (owned), true, false
-            from gc._declared_tables(target) as d
-            union all
-            select r.ev_class, d.refobjid, true, r.ev_type = '1', false
-            from pg_rewrite as r
-            join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
-                and d.refclassid = 'pg_class'::regclass and d.refobjid <> r.ev_class
-            where r.oid >= 16384 and (select gc._has_rules())
+            select target::oid, d, 'declared', w.act,
+                case when d = any (owned) then 'd' else w.act end, w.act
+            from gc._declared_tables(target) as d cross join (values ('r'::"char")) as w(act)
         ),
-        tables(id, writes, is_part) as (
-            select target::oid, true, false
+        tables(id, act, kind) as (
+            select target::oid, 'd'::"char", ''
             union
-            select e.child, t.writes and e.writes, e.is_part
+            select w.child, a.act, w.kind
             from tables as t
-            join edges as e on e.parent = t.id and (e.reads or t.writes and e.writes)
+            join ways as w on w.parent = t.id and (t.kind <> 'above' or w.kind in ('key', 'above'))
+            cross join lateral (
+                select case t.act
+                    when 'r' then w.on_read when 'd' then w.on_delete else w.on_update end
+            ) as a(act)
+            where a.act is not null
         )
-        select t.id, bool_or(t.writes), bool_and(t.is_part) from tables as t group by t.id;
+        select t.id, bool_or(t.act <> 'r'), bool_and(t.kind = 'part')
+        from tables as t where t.kind <> 'above' group by t.id;
 end;
 $$;
 
@@ -246,12 +319,38 @@ comment on function gc._touched_by(gc.collections) is
     'The tables that a review of this collection reads and writes.';
 
 
+create function gc._above(tables oid[])
+    returns setof oid
+    language plpgsql
+    stable
+    rows 1
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        with recursive above(id) as (
+            select i.inhparent from pg_inherits as i where i.inhrelid = any (tables)
+            union
+            select i.inhparent from above as a join pg_inherits as i on i.inhrelid = a.id
+        )
+        select a.id from above as a
+        join pg_class as p on p.oid = a.id and p.relkind = 'p'
+        where a.id <> all (tables);
+end;
+$$;
+
+comment on function gc._above(oid[]) is
+    'The partitioned tables of which these are partitions, where they are not among them.';
+
+
 create function gc._deferrable(tables oid[])
     returns table (id oid, relation oid, named text)
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    places oid[] := tables || array(select gc._above(tables));
 begin
     return query
         select o.oid, o.conrelid, format('%I.%I', n.nspname, o.conname)
@@ -259,7 +358,7 @@ begin
         join pg_constraint as o on o.conname = k.conname and o.connamespace = k.connamespace
         join pg_namespace as n on n.oid = o.connamespace
         where k.condeferrable and k.conparentid = 0 and o.condeferrable
-            and (k.conrelid = any (tables) or k.confrelid = any (tables));
+            and (k.conrelid = any (places) or k.confrelid = any (places));
 end;
 $$;
 
@@ -271,7 +370,8 @@ comment on function gc._deferrable(oid[]) is
 -- With many partitions there are thousands of objects, so those are left out that can only call
 -- what others here tell: keys, whose indexes are here; indexes of columns alone, in the ways of
 -- comparing that came with the server; copies of a foreign key, which compare as it does. Of a
--- trigger without a condition, its function's owner is all there is to know.
+-- trigger without a condition, its function's owner is all there is to know. What is in a partition
+-- is told by the key of its table, so that this is computed where only the partition is read.
 create function gc._objects_of(tables oid[])
     returns table (class oid, id oid, owner oid, calls boolean)
     language plpgsql
@@ -282,6 +382,8 @@ begin
     return query
         select 'pg_class'::regclass::oid, c.oid, c.relowner, true
         from pg_class as c where c.oid = any (tables)
+        union all
+        select 'pg_class'::regclass, a, null, true from gc._above(tables) as a
         union all
         select 'pg_class'::regclass, i.indexrelid, null, true
         from pg_index as i

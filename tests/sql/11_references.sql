@@ -1,6 +1,6 @@
 -- References: every kind of foreign key keeps its target, and is followed when it goes.
 begin;
-select plan(88);
+select plan(95);
 
 set local client_min_messages = warning;
 create schema app;
@@ -505,6 +505,47 @@ select from gc.track('app.lamp');
 insert into app.lamp values ('101'), ('100');
 insert into app.wire values ('101');
 select is(app.review('lamp'), '1 kept, 1 deleted, 0 failed', 'and so are those over bit');
+
+-- From partitions alone, while statements are aimed at the table.
+create schema branch;
+create table app.book (id integer primary key);
+create table app.use (n integer, book integer) partition by list (n);
+create table app.use_1 partition of app.use for values in (1);
+create table app.use_2 partition of app.use for values in (2);
+create table app.use_3 partition of app.use for values in (3);
+create index on app.use (book);
+alter table app.use_1 add foreign key (book) references app.book;
+alter table app.use_2 add foreign key (book) references app.book;
+create table branch.use (like app.use) partition by list (n);
+create table branch.use_8 partition of branch.use default;
+create index on branch.use (book);
+alter table branch.use_8 add foreign key (book) references app.book;
+select from gc.track('app.book');
+insert into app.book select generate_series(1, 4);
+insert into app.use values (1, 1), (2, 2), (3, 9);
+insert into branch.use values (8, 3);
+select is(app.review('book'), '3 kept, 1 deleted, 0 failed', 'partitions alone keep');
+update app.use set book = null where n = 1;
+delete from app.use;
+delete from branch.use;
+select results_eq('select id, event from gc.book_review_queue order by id',
+    $$values (1, 'use_update'), (2, 'use_delete'), (3, 'use_delete'), (9, 'use_delete')$$,
+    'statements aimed at their tables are followed');
+select is(app.review('book'), '0 kept, 3 deleted, 0 failed', 'and what they kept goes');
+insert into app.book values (1), (2);
+insert into app.use values (2, 2);
+truncate gc.scan_requests;
+truncate app.use_3;
+select is_empty('select from gc.scan_requests', 'a TRUNCATE of another partition means nothing');
+truncate app.use;
+select isnt_empty('select from gc.scan_requests', 'one of the table asks for a scan');
+alter table app.use rename to used;
+insert into app.used values (2, 2);
+select is(app.review('book'), '1 kept, 1 deleted, 0 failed', 'the table can be renamed');
+truncate gc.scan_requests;
+delete from app.used;
+select is_empty('select from gc.scan_requests', 'and is followed as before');
+select gc.untrack('book') as ignored \gset
 
 -- A comma in a name, as it stands in what gc.track returns.
 create table app.basket (id integer primary key);

@@ -1,7 +1,7 @@
 -- A foreign key with RESTRICT into an owned row, with the collection's key among its columns, keeps
 -- the owner. All of its columns count: where one of them is null, it refers to nothing.
 begin;
-select plan(42);
+select plan(43);
 
 set local client_min_messages = error;
 update gc.settings set undo = '0', jitter = '0', brake_share = 1;
@@ -216,6 +216,23 @@ alter table app.page add foreign key (team, image) references app.share_1 (team,
 select is(app.left_after_review(), '{1}', 'until it is back');
 select gc.untrack('file') \g /dev/null
 drop table app.page, app.share, app.cover;
+
+-- From a partition of what is owned.
+create table app.share (team integer, file_id integer references app.file, parent integer,
+    primary key (team, file_id)) partition by list (team);
+create table app.share_1 partition of app.share for values in (1, 2);
+alter table app.share_1 add foreign key (parent, file_id) references app.share_1 (team, file_id)
+    on delete restrict;
+create table app.cover (file_id integer primary key references app.file);
+create index on app.share (file_id);
+select count(*) from gc.track('app.file', owned => '{share}') \g /dev/null
+delete from app.file;
+insert into app.file values (1), (2);
+insert into app.share values (1, 1, null), (2, 1, 1);
+insert into app.cover values (2);
+select is(app.left_after_review(), '{2}', 'a partition of what is owned keeps no owner');
+select gc.untrack('file') \g /dev/null
+drop table app.share, app.cover;
 
 -- And into a partition of the collection.
 create table app.sheet (id integer primary key) partition by list (id);

@@ -4,7 +4,7 @@
 -- count in a sequence, which no rollback hides, if they run as somebody else.
 begin;
 set local client_min_messages = error;
-select plan(85);
+select plan(100);
 
 create role mallory;
 create role shop;
@@ -134,6 +134,15 @@ select pg_temp.is_blocked('a cast', 'drop cast (app.mine as text); drop type app
     'reset role',
     'create cast (app.mine as text) with function evil.to_text(app.mine)',
     'alter table app.keeper add weapon app.mine');
+select pg_temp.is_blocked('a cast from text', 'drop cast (text as app.mine); '
+    'drop type app.mine cascade',
+    'create type app.mine as (x bigint)',
+    'set local role mallory',
+    'create function evil.from_text(text) returns app.mine immutable language plpgsql '
+        'as ''begin perform evil.pwn(); return null; end''',
+    'reset role',
+    'create cast (text as app.mine) with function evil.from_text(text)',
+    'alter table app.keeper add weapon app.mine');
 select pg_temp.is_blocked('a range type', 'drop type app.span cascade',
     'create type app.span as range (subtype = bigint)',
     'set local role mallory',
@@ -181,6 +190,13 @@ select matches(pg_temp.says('drop table app.part', 'select'),
     E'^0 deleted, .*: function evil\\.same.* belongs to',
     'a function by which a table is partitioned stops the review');
 select pg_temp.is_untouched('and neither has run');
+create table app.part (id bigint, k bigint) partition by range (evil.same(k));
+create table app.part_1 partition of app.part for values from (1) to (1000);
+create index on app.part (id);
+alter table app.part_1 add constraint part_fkey foreign key (id) references app.file;
+select matches(pg_temp.says('drop table app.part', 'select'),
+    E'^0 deleted, .*: function evil\\.same.* belongs to',
+    'and so it does where only one of the partitions refers to the collection');
 
 
 -- A table of hers that refers to one partition.
@@ -394,6 +410,63 @@ select results_eq('select what, by_role from app.ran', $$values ('remark', curre
     'a trigger at the end of a cascade: then the function runs');
 select pg_temp.trust('{}');
 drop table app.remark;
+
+-- What SET NULL has changed goes on along ON UPDATE, but not from columns that nothing changes.
+create table app.remark (
+    id integer primary key, item integer unique references app.item (number) on delete set null
+);
+create table app.reply (
+    item integer references app.remark (item) on update cascade,
+    remark integer references app.remark on update cascade
+);
+create index on app.reply (item);
+create trigger spy after update on app.reply for each row execute function app.spy();
+select pg_temp.only(5);
+insert into app.remark select 1, number from app.item;
+insert into app.reply select item from app.remark;
+select is(pg_temp.review('doc'), 0, 'a trigger at the end of an ON UPDATE: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.reply belongs to mallory',
+    'a trigger at the end of an ON UPDATE: the status names it');
+select is_empty('table app.ran', 'a trigger at the end of an ON UPDATE: it has not run');
+select pg_temp.trust('{mallory}');
+select is(pg_temp.review('doc'), 1, 'a trigger at the end of an ON UPDATE: trust lets it through');
+select results_eq('select what, by_role from app.ran', $$values ('reply', current_user)$$,
+    'a trigger at the end of an ON UPDATE: then the function runs');
+select pg_temp.trust('{}');
+alter table app.reply drop column item;
+select pg_temp.only(6);
+insert into app.remark select 2, number from app.item;
+insert into app.reply values (2);
+select is(pg_temp.review('doc'), 1, 'ON UPDATE of a column that stays leads to nothing');
+drop table app.reply, app.remark;
+
+-- An owned row may be of a partition, and others refer to it through the partitioned table.
+create table app.slot (n integer, doc integer, primary key (n, doc)) partition by list (n);
+create table app.slot_1 partition of app.slot for values in (1);
+create index on app.slot (doc);
+alter table app.slot_1 add foreign key (doc) references app.doc;
+create table app.remark (n integer, doc integer,
+    foreign key (n, doc) references app.slot on delete cascade);
+select count(*) from gc.track('app.doc', owned => '{item, slot_1}', condition => 'true')
+\g /dev/null
+create trigger spy after delete on app.remark for each row execute function app.spy();
+select pg_temp.only(7);
+insert into app.slot values (1, 7);
+insert into app.remark values (1, 7);
+select is(pg_temp.review('doc'), 0,
+    'a trigger behind a partition that is owned by itself: nothing is reviewed');
+select matches(pg_temp.why('doc'), E'trigger spy on app\\.remark belongs to mallory',
+    'a trigger behind a partition that is owned by itself: the status names it');
+select is_empty('table app.ran', 'a trigger behind a partition that is owned: it has not run');
+drop trigger spy on app.remark;
+alter table app.remark drop constraint remark_n_doc_fkey, add constraint later
+    foreign key (n, doc) references app.slot deferrable initially deferred;
+insert into app.doc values (8);
+select is(pg_temp.review('doc'), 1, 'what else refers to such a row keeps its owner alone');
+select matches((select last_error from gc.doc_review_queue), 'foreign key .* on table "remark"',
+    'also if its foreign key is deferred');
+select lives_ok('set constraints all immediate', 'and nothing is left to fail at the commit');
+set constraints all deferred;
 
 select pg_temp.only(4);
 alter table app.ref owner to mallory;
