@@ -169,8 +169,8 @@ $$;
 comment on function gc._has_rules() is 'Whether any table in this database has a rule.';
 
 
--- A foreign key follows an update of what it refers to only if that can be changed, as PostgreSQL
--- does by itself where another foreign key has the column.
+-- A foreign key with an action ON UPDATE follows only if what it refers to can be changed, as
+-- PostgreSQL does by itself where another foreign key has the column.
 create function gc._follows_updates(k pg_constraint)
     returns boolean
     language plpgsql
@@ -178,20 +178,18 @@ create function gc._follows_updates(k pg_constraint)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return k.confupdtype in ('c', 'n', 'd') and (
-        exists (
+    return exists (
             select from pg_constraint as o
             where o.contype = 'f' and o.conrelid = k.confrelid and o.conkey && k.confkey
                 and (o.confdeltype in ('n', 'd') or o.confupdtype in ('c', 'n', 'd'))
         )
         -- A partition may have one that its table has not.
-        or exists (select from pg_partitioned_table as p where p.partrelid = k.confrelid)
-    );
+        or exists (select from pg_partitioned_table as p where p.partrelid = k.confrelid);
 end;
 $$;
 
 comment on function gc._follows_updates(pg_constraint) is
-    'Whether a foreign key changes its rows when others change what they refer to.';
+    'Whether others can change what the rows of a foreign key refer to, so that these follow.';
 
 
 -- Foreign keys into the collection are read by its reviews, and those into owned rows that have its
@@ -229,7 +227,10 @@ begin
                 when k.confdeltype in ('n', 'd') then 'u'
                 else w.reads
             end,
-            case when gc._follows_updates(k) then 'u' else w.reads end
+            case
+                when k.confupdtype in ('c', 'n', 'd') and gc._follows_updates(k) then 'u'
+                else w.reads
+            end
         from pg_constraint as k
         cross join lateral (
             select case
