@@ -114,7 +114,7 @@ begin
     end loop;
     perform set_config('search_path', 'pg_catalog, pg_temp', true);
 exception
-    when foreign_key_violation then
+    when foreign_key_violation or restrict_violation then  -- The latter from 18 on.
         raise 'the row % of "%" cannot go while another row has it', key, c.name
             using errcode = 'foreign_key_violation', detail = sqlerrm,
                 hint = format('select * from gc.explain(%L, %L);', c.name, key);

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,18 +130,46 @@ def test_once_ends_if_another_session_does_not_let_go_of_what_is_due(
     assert file_world.objects.names() == set()
 
 
-def test_the_server_ends_the_transaction_of_a_runner_that_is_stopped(
-    file_world: World
-) -> None:
-    """Or nobody would get what it has locked, for as long as it is stopped."""
+@pytest.fixture
+def runners(file_world: World) -> Iterator[database.Database]:
+    """A connection as the runner has it."""
     server = file_world.database
-    runners = database.Database(psycopg.conninfo.make_conninfo(
+    made = database.Database(psycopg.conninfo.make_conninfo(
         host=server.host, port=server.port, user=server.user, dbname=server.name))
+    yield made
+    made.connection.close()
+
+
+def test_no_transaction_of_a_runner_waits_for_it(
+    runners: database.Database, conn: Connection
+) -> None:
+    """It may be stopped at any moment, and nobody would get what it has locked."""
+    execute(conn, "create function app.tell() returns integer language plpgsql as "
+            "$$ begin raise warning 'here'; perform from gc.settings for update; return 7; end $$")
+    ended = []
+
+    def look(notice: object) -> None:
+        wait_until(lambda: bool(value(
+            conn, "select state = 'idle' from pg_stat_activity where pid = %s",
+            runners.connection.info.backend_pid)), "the transaction to end without us")
+        ended.append(rows(conn, "select from gc.settings for update nowait"))
+
+    runners.connection.add_notice_handler(look)
+    assert runners.call("select app.tell() as told") == [{"told": 7}]
+    assert ended == [[()]]
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        runners.call("select 1 / %s", 0)
+    assert runners.call("select %s::text as what", "it's \\ all right") == [
+        {"what": "it's \\ all right"}]
+
+
+def test_the_server_ends_a_transaction_of_several_steps_if_the_client_is_stopped(
+    runners: database.Database
+) -> None:
     timeout = "show idle_in_transaction_session_timeout"
     with runners.transaction() as connection:
         assert connection.execute(timeout).fetchone() == {timeout[5:]: "10s"}
     assert runners.connection.execute(timeout).fetchone() == {timeout[5:]: "0"}, "as it was"
-    runners.connection.close()
 
 
 def test_once_reviews_what_becomes_due_while_it_deletes(

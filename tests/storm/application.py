@@ -64,7 +64,7 @@ select substr(digest, 2)::integer from app.mention where digest is not null
 
 
 class Application(World):
-    refusals = REFUSALS | {"23503", "55P03"}
+    refusals = REFUSALS | {"23503", "23001", "55P03"}  # A RESTRICT is 23001 from 18 on.
     never = {
         "a mention of nothing":
             f"select id from ({MENTIONED}) as m where m.id not in (select id from app.file)",
