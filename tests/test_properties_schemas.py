@@ -64,7 +64,7 @@ def test_what_is_collected_is_what_nothing_uses(
         tally.add(life)
 
 
-def test_enough_was_collected_and_enough_was_kept(tally: Tally) -> None:
+def test_enough_was_collected_and_enough_was_kept(tally: Tally, scratch: Scratch) -> None:
     assert min(tally.collected, tally.kept, tally.handed_out) > 5
 
 
