@@ -242,8 +242,8 @@ from relations as r
 join pg_attribute as a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
 left join pg_attrdef as d on d.adrelid = r.oid and d.adnum = a.attnum
 union all
--- PostgreSQL numbers the copies of a foreign key as it comes to the partitions, and calls what is not
--- null in a table that is like another as in that one.
+-- PostgreSQL numbers the copies of a foreign key as it comes to the partitions, and calls what is
+-- not null in a table that is like another as in that one.
 select 'constraint', r.name || '.' || case
         when c.contype = 'n' or c.contype = 'f' and c.conparentid <> 0
             then pg_get_constraintdef(c.oid)
