@@ -21,6 +21,7 @@ create table retention_round (
     marked_namespaces bigint[] not null default '{}',
     marked_repositories bigint[] not null default '{}',
     marked_at timestamptz not null default '-infinity',
+    has_new_rules boolean not null default false,
     failed text
 );
 insert into retention_round default values on conflict do nothing;
@@ -39,6 +40,8 @@ comment on column retention_round.marked_namespaces is
 comment on column retention_round.marked_repositories is 'The repositories.';
 comment on column retention_round.marked_at is
     'When that was, as the entries of the queue say it; -infinity: by rules of before.';
+comment on column retention_round.has_new_rules is
+    'A rule has changed, and reviews of untagged manifests may have been put off for too long.';
 comment on column retention_round.failed is
     'The last repository whose tags could not be judged, and why: nothing of it was deleted.';
 
@@ -481,7 +484,7 @@ as $$
 begin
     update registry.retention_round
     set due_at = '-infinity', namespace_id = 0, repository_id = 0, pushed_at = 'infinity',
-        name = '', marked_at = '-infinity', failed = null;
+        name = '', marked_at = '-infinity', has_new_rules = true, failed = null;
     return null;
 end;
 $$;
@@ -493,43 +496,52 @@ create trigger after_change
     for each statement execute function _begin_round();
 
 
--- An entry is put off once, by what the rule adds to the delay of its event: so it counts from the
--- event, as all delays do. What was removed for a cause (gc.because) is not put off.
-create function _put_off_untagged(batch integer, until timestamptz)
+-- A repository without a rule has null.
+create function _untagged_within(path text)
+    returns interval
+    language sql
+    stable
+    return (
+        select max(r.within) from retention as r
+        where r.action = 'untagged' and r.enabled and path ~ r.repository_regexp
+    );
+
+comment on function _untagged_within(text) is
+    'How long untagged manifests of this repository stay, as the rules say now.';
+
+
+-- It counts from the event, as all delays do, and that stands in the entry: what a rule says when
+-- the review is due counts, not what one said when it was put off. What was removed for a cause
+-- (gc.because) is not put off.
+create function _put_off(most integer)
     returns boolean
     language plpgsql
     volatile
 as $$
 declare
     moment timestamptz := clock_timestamp();
-    most integer := 10 * batch;
     seen integer;
 begin
-    if batch = 0 or not exists (
-        select from registry.retention as r where r.action = 'untagged' and r.enabled
-    ) then
-        return batch > 0;
-    end if;
     with due as (
-        select q.ctid as place, w.within - d.delay as more
+        select q.ctid as place, e.happened_at, e.happened_at + w.within as wanted
         from gc.manifest_review_queue as q
         join registry.repositories as p
             on (p.namespace_id, p.id) = (q.namespace_id, q.repository_id)
+        cross join lateral registry._untagged_within(p.path) as w(within)
         cross join lateral (
-            select max(r.within) from registry.retention as r
-            where r.action = 'untagged' and r.enabled and p.path ~ r.repository_regexp
-        ) as w(within)
-        cross join lateral (
-            select coalesce(max(o.value), interval '1 day') from gc.review_after_defaults as o
-            where o.event = q.event
-        ) as d(delay)
-        where q.review_after <= moment and q.event <> 'manifest_untagged' and q.causes is null
-            and w.within > d.delay
+            select case
+                when q.event = 'manifest_untagged' then q.asleep_since
+                else q.review_after - coalesce((
+                    select o.value from gc.review_after_defaults as o where o.event = q.event
+                ), '1 day')
+            end
+        ) as e(happened_at)
+        where q.review_after <= moment and q.causes is null and e.happened_at + w.within > moment
         limit most
         for update of q skip locked
     )
     update gc.manifest_review_queue as q
-    set event = 'manifest_untagged', review_after = q.review_after + due.more
+    set event = 'manifest_untagged', review_after = due.wanted, asleep_since = due.happened_at
     from due
     where q.ctid = due.place;
     get diagnostics seen = row_count;
@@ -537,6 +549,70 @@ begin
 end;
 $$;
 
+comment on function _put_off(integer) is
+    'Puts off those that are due and that a rule keeps untagged. False: there are more.';
+
+
+-- Which event it was is not known any more: it has the longest of their delays.
+create function _bring_forward(most integer)
+    returns boolean
+    language plpgsql
+    volatile
+as $$
+declare
+    at_least interval := (
+        select greatest(max(o.value), '1 day') from gc.review_after_defaults as o
+        where o.event in (
+            select k.event from gc._known_events() as k where k.collection = 'manifest'
+        )
+    );
+    seen integer;
+begin
+    with late as (
+        select q.ctid as place, q.asleep_since + greatest(w.within, at_least) as wanted
+        from gc.manifest_review_queue as q
+        join (
+            select p.namespace_id, p.id, registry._untagged_within(p.path)
+            from registry.repositories as p
+            offset 0
+        ) as w(namespace_id, id, within)
+            on (w.namespace_id, w.id) = (q.namespace_id, q.repository_id)
+        where q.event = 'manifest_untagged' and q.review_count = 0
+            and q.review_after > greatest(
+                q.asleep_since + greatest(w.within, at_least), clock_timestamp())
+        limit most
+        for update of q skip locked
+    )
+    update gc.manifest_review_queue as q set review_after = late.wanted from late
+    where q.ctid = late.place;
+    get diagnostics seen = row_count;
+    return seen < most;
+end;
+$$;
+
+comment on function _bring_forward(integer) is
+    'Brings forward what was put off for longer than rules say now. False: there are more.';
+
+
+create function _put_off_untagged(batch integer, until timestamptz)
+    returns boolean
+    language plpgsql
+    volatile
+as $$
+begin
+    if batch = 0 then
+        return (select o.has_new_rules from registry.retention_round as o);
+    end if;
+    perform from registry.retention_round as o where o.has_new_rules for update skip locked;
+    if found and registry._bring_forward(10 * batch) then
+        update registry.retention_round set has_new_rules = false;
+    end if;
+    return not exists (
+        select from registry.retention as r where r.action = 'untagged' and r.enabled
+    ) or registry._put_off(10 * batch);
+end;
+$$;
+
 comment on function _put_off_untagged(integer, timestamptz) is
-    'What each review of manifests calls first: puts off those that a rule keeps untagged. False: '
-    'there are more.';
+    'What each review of manifests calls first: has their reviews come when the rules say. False: '
+    'there are more to put off. For a batch of 0: whether rules have changed.';

@@ -377,7 +377,30 @@ select results_eq('select r.path, q.event, q.review_after - now() '
         ('acme/other', 'manifest_untagged', interval '9 days')$$,
     'to the time that is the longest, counted from the event');
 delete from gc.holds;
-update gc.manifest_review_queue set review_after = now();
-select is((select deleted from gc.review() where collection = 'manifest'), 2,
-    'and they go when that is over');
+-- So long ago was the event, and the review that was put off is due.
+create function test.went_by(elapsed interval) returns void language sql as $$
+    update gc.manifest_review_queue
+    set review_after = now(), asleep_since = now() - elapsed
+    where event = 'manifest_untagged'
+$$;
+select test.went_by('12 days') \g /dev/null
+select is((select deleted from gc.review() where collection = 'manifest'), 1,
+    'and one goes when that is over');
+update registry.retention set within = '60 days' where within = '30 days';
+select test.went_by('31 days') \g /dev/null
+select is((select reviewed from gc.review() where collection = 'manifest'), 0,
+    'a rule that is made longer counts for what was put off before');
+select results_eq('select event, review_after - now() from gc.manifest_review_queue',
+    $$values ('manifest_untagged', interval '29 days')$$, 'from the event, too');
+update registry.retention set within = '90 days' where within = '60 days';
+select test.went_by('61 days') \g /dev/null
+select is((select reviewed from gc.review() where collection = 'manifest'), 0,
+    'and as often as it is made longer');
+update registry.retention set within = '62 days' where within = '90 days';
+select gc.review() \g /dev/null
+select results_eq('select event, review_after - now() from gc.manifest_review_queue',
+    $$values ('manifest_untagged', interval '1 day')$$, 'one that is made shorter counts, too');
+update registry.retention set enabled = false;
+select is((select deleted from gc.review() where collection = 'manifest'), 1,
+    'and without a rule, what waited longer than for the event goes');
 rollback to untagged;
