@@ -42,7 +42,8 @@ begin atomic
             (select h.holders from held as h)
                 ->> concat('tag(', t.namespace_id, ',', t.repository_id, ',', t.name, ')')
         )
-    from unnest(scope) with ordinality as r(namespace_id, id, path, state, created_at, place)
+    from unnest(scope) with ordinality
+        as r(namespace_id, id, path, state, created_at, unfinished, place)
     join tags as t on (t.namespace_id, t.repository_id) = (r.namespace_id, r.id)
     join manifests as m on (m.namespace_id, m.repository_id, m.id)
         = (t.namespace_id, t.repository_id, t.manifest_id)
@@ -67,7 +68,8 @@ create function _rules(scope repositories[])
 begin atomic
     select r.id, r.action, r.newest, r.within, r.by, r.tags, r.tag_regexp, array(
             select s.path ~ r.repository_regexp
-            from unnest(scope) with ordinality as s(namespace_id, id, path, state, since, place)
+            from unnest(scope) with ordinality
+                as s(namespace_id, id, path, state, created_at, unfinished, place)
             order by s.place
         )
     from retention as r

@@ -142,6 +142,21 @@ comment on function _lock_namespace(text) is
     'The id of a namespace, which is created if it is not there, locked so that it stays.';
 
 
+create function _give_up(name text)
+    returns void
+    language sql
+    volatile
+as $$
+    update registry.repositories as r
+    set state = 'deleting', unfinished = true
+    where r.path = name and r.state = 'initial'
+        and registry.is_abandoned(r.state, r.created_at, clock_timestamp())
+$$;
+
+comment on function _give_up(text) is
+    'Frees a name that one has which was not filled in time.';
+
+
 create function create_repository(repository text, state text default 'active')
     returns text
     language plpgsql
@@ -152,10 +167,7 @@ declare
 begin
     perform registry._require_name(repository);
     perform registry._require_read_committed();
-    update registry.repositories as r
-    set state = 'deleting'
-    where r.path = repository and r.state = 'initial'
-        and registry.is_abandoned(r.state, r.created_at, clock_timestamp());
+    perform registry._give_up(repository);
     insert into registry.repositories (namespace_id, path, state)
     values (registry._lock_namespace(split_part(repository, '/', 1)), repository, state)
     on conflict do nothing
@@ -219,7 +231,43 @@ comment on function delete_repository(text) is
     'Deletes a repository. Its name is free at once; the collector takes its contents away.';
 
 
--- Of several with that name, the last that was created is the last that was deleted.
+-- Of several with that name, the last that was created is the last that was deleted, but for
+-- imports that were never in use: in the trash, these are unfinished, or initial still.
+create function _deleted_repository(name text, wanted bigint)
+    returns text
+    language plpgsql
+    stable
+as $$
+begin
+    return (
+        select d.key
+        from (
+            select format('(%s,%s)', r.namespace_id, r.id), r.id, r.unfinished
+            from registry.repositories as r
+            where r.path = name
+            union
+            select t.key, case
+                    -- Only these have such a key, and PostgreSQL may look at it first.
+                    when t.collection = 'repository' then (t.key::gc.repository_key).id
+                end, exists (
+                    select from gc.trash_rows as c
+                    where c.relation = 'registry.repositories'::regclass and c.key = t.key and (
+                        c.content ->> 'state' = 'initial' or c.content ->> 'unfinished' = 'true')
+                )
+            from gc.trash as t
+            where t.collection = 'repository' and t.label = name
+        ) as d(key, id, unfinished)
+        where wanted is null or d.id = wanted
+        order by d.unfinished, d.id desc
+        limit 1
+    );
+end;
+$$;
+
+comment on function _deleted_repository(text, bigint) is
+    'The key of the repository of this name that was deleted last, or of the one with this id.';
+
+
 create function restore_repository(repository text)
     returns bigint
     language plpgsql
@@ -230,27 +278,15 @@ declare
     key text;
 begin
     perform registry._require_name(coalesce(parts[1], repository));
+    perform registry._require_read_committed();
+    perform registry._give_up(parts[1]);
     perform from registry.repositories as r where r.path = parts[1] and r.state <> 'deleting';
     if found then
         perform registry._refuse('ZR021', format('there is a repository "%s" already', parts[1]),
             'It was created after the other was deleted, or nothing was deleted.',
             'Delete it first, or call that one otherwise.');
     end if;
-    select d.key into key
-    from (
-        select format('(%s,%s)', r.namespace_id, r.id), r.id from registry.repositories as r
-        where r.path = parts[1]
-        union
-        select t.key, case
-                -- Only these have such a key, and PostgreSQL may look at it first.
-                when t.collection = 'repository' then (t.key::gc.repository_key).id
-            end
-        from gc.trash as t
-        where t.collection = 'repository' and t.label = parts[1]
-    ) as d(key, id)
-    where parts[2] is null or d.id = parts[2]::bigint
-    order by d.id desc
-    limit 1;
+    key := registry._deleted_repository(parts[1], parts[2]::bigint);
     if key is null then
         perform registry._refuse_unknown_repository(repository);
     end if;

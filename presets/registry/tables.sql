@@ -25,6 +25,7 @@ create table repositories (
     state text not null default 'active'
         constraint repositories_state_known check (state in ('initial', 'active', 'deleting')),
     created_at timestamptz not null default clock_timestamp(),
+    unfinished boolean not null default false,
     constraint repositories_pkey primary key (namespace_id, id)
 );
 create unique index repositories_path_key on repositories (path) where state <> 'deleting';
@@ -37,6 +38,8 @@ comment on column repositories.path is 'Its whole name: acme/app.';
 comment on column repositories.state is
     'initial: being filled, and seen by nobody else; active; deleting: the collector empties it.';
 comment on column repositories.created_at is 'When it was created.';
+comment on column repositories.unfinished is
+    'It was given up before it was active: a restore by name passes over it.';
 
 
 -- The columns that every table of a repository's contents begins with; dropped below.

@@ -45,7 +45,7 @@ select gc.track('repositories', name => 'repository',
     -- true of one that is active.
     condition => $$state = 'deleting'
         or state = 'initial' and created_at <= now() - interval '2 minutes'$$,
-    restored => '{"state": "active"}',
+    restored => '{"state": "active", "unfinished": false}',
     owned => array[
         'tags', 'manifest_references', 'referrers', 'layers', 'manifests', 'repository_blobs'
     ]);

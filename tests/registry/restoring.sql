@@ -89,4 +89,50 @@ select lives_ok(format('select registry.restore_repository(''acme/other@%s'')',
     'a repository comes back by its id');
 select is((select string_agg(t, ' ') from registry.list_tags('acme/other') as t), 'v1',
     'with its tags');
+-- Imports that were left half filled, beside a repository of their name that had been in use.
+savepoint imports;
+create function test.leave(repository text) returns void language sql as $$
+    update registry.repositories set created_at = now() - interval '3 minutes'
+    where path = repository and state = 'initial'
+$$;
+select registry.create_repository('acme/used') \g /dev/null
+select test.push('acme/used', 'used', '{base}', 'used') \g /dev/null
+select registry.delete_repository('acme/used') \g /dev/null
+select registry.create_repository('acme/used', 'initial') \g /dev/null
+select is(test.sqlstate_of($$select registry.restore_repository('acme/used')$$), 'ZR021',
+    'a repository does not come back while one of its name is being filled');
+select test.leave('acme/used') \g /dev/null
+savepoint restored;
+select lives_ok($$select registry.restore_repository('acme/used')$$, 'but when that was given up');
+select set_eq($$select registry.list_tags('acme/used')$$, '{used}'::text[],
+    'it comes back, and not the import');
+rollback to restored;
+select test.collect() \g /dev/null
+select registry.restore_repository('acme/used') \g /dev/null
+select set_eq($$select registry.list_tags('acme/used')$$, '{used}'::text[],
+    'also when both were collected');
+rollback to restored;
+-- The name of the import is taken again, and given up again.
+select registry.create_repository('acme/used', 'initial') as second \gset
+select test.push(:'second', 'half', '{base}', 'half') \g /dev/null
+select test.leave('acme/used') \g /dev/null
+savepoint twice;
+select registry.restore_repository('acme/used') \g /dev/null
+select set_eq($$select registry.list_tags('acme/used')$$, '{used}'::text[],
+    'also after several imports');
+rollback to twice;
+select test.collect() \g /dev/null
+select registry.restore_repository('acme/used') \g /dev/null
+select set_eq($$select registry.list_tags('acme/used')$$, '{used}'::text[],
+    'also when all of them were collected');
+rollback to twice;
+select test.collect() \g /dev/null
+select lives_ok(format('select registry.restore_repository(%L)', :'second'),
+    'an import comes back by its id');
+select set_eq($$select registry.list_tags('acme/used')$$, '{half}'::text[], 'with what it had');
+select registry.delete_repository('acme/used'), test.collect() \g /dev/null
+select registry.restore_repository('acme/used') \g /dev/null
+select set_eq($$select registry.list_tags('acme/used')$$, '{half}'::text[],
+    'and is one that was in use from then on');
+rollback to imports;
 rollback to restoring;

@@ -248,6 +248,91 @@ select is(test.tags('acme/app') || ' ' || coalesce(test.tags('acme/other'), 'not
 select is((select failed from registry.retention_round), 'acme/app: no', 'and it is noted');
 rollback to retention;
 
+-- What a reference of the application's own keeps, a round passes over.
+savepoint passing;
+update gc.settings set jitter = '0', undo = '0';
+select gc.set_brake('tag', 1) \g /dev/null
+select registry.create_repository(r) from unnest('{acme/app, acme/other}'::text[]) as r \g /dev/null
+select test.push('acme/app', 'one', '{base}') as one \gset
+select registry.tag('acme/app', 't' || lpad(n::text, 2, '0'), :'one')
+from generate_series(1, 25) as n \g /dev/null
+update registry.tags set updated_at = now() - interval '1 day' * (30 - substr(name, 2)::integer);
+select test.push('acme/other', 'two', '{base}', 'v1') \g /dev/null
+create table test.deployments (
+    namespace_id bigint, repository_id bigint, name text collate "C",
+    constraint deployments_tag_fkey
+        foreign key (namespace_id, repository_id, name) references registry.tags
+);
+create index on test.deployments (namespace_id, repository_id, name);
+insert into test.deployments
+select namespace_id, repository_id, name from registry.tags where name between 't01' and 't21';
+insert into registry.retention (action, newest) values ('delete', 0);
+create function test.tags(repository text) returns text language sql stable as $$
+    select string_agg(t, ' ' order by t) from registry.list_tags(repository) as t
+$$;
+create function test.review_tags(times integer, batch integer) returns bigint language sql as $$
+    select sum(r.deleted)
+    from generate_series(1, times) as n
+    cross join lateral (
+        select deleted from gc.review(batch + 0 * n) where collection = 'tag' offset 0
+    ) as r
+$$;
+select is(test.review_tags(1, 10), 0::bigint, 'what the application refers to is kept');
+select is(test.review_tags(2, 10), 5::bigint,
+    'more of that than a batch does not keep a round from the rest');
+select is(test.tags('acme/app') ~ 't22' or test.tags('acme/other') is not null, false,
+    'nor from other repositories');
+select is(registry._expire_tags(0, 'infinity'), true, 'the last marks are to be taken back');
+select gc.review(10) \g /dev/null
+select is(registry._expire_tags(0, 'infinity'), false, 'then the round is over');
+select is_empty('select from registry.tags where expired_by is not null', 'without a mark left');
+select is_empty('select from gc.tag_review_queue', 'nor a review of what lost its mark');
+delete from test.deployments;
+update registry.retention_round set due_at = '-infinity';
+select is(test.review_tags(3, 10), 21::bigint, 'the next round asks again');
+
+-- One of a batch.
+select registry.tag('acme/app', 't' || n, :'one') from generate_series(10, 14) as n \g /dev/null
+update registry.tags set updated_at = now() - interval '1 day' * (30 - substr(name, 2)::integer);
+insert into test.deployments
+select namespace_id, repository_id, name from registry.tags where name in ('t10', 't13');
+update registry.retention_round set due_at = '-infinity';
+select is(test.review_tags(1, 2), 1::bigint, 'one that stays costs only itself');
+select is(test.review_tags(2, 2), 2::bigint, 'and the others go');
+
+-- One that fails is passed over, too, and one that is held.
+delete from test.deployments;
+select registry.tag('acme/app', 't' || n, :'one') from generate_series(10, 14) as n \g /dev/null
+update registry.tags set updated_at = now() - interval '1 day' * (30 - substr(name, 2)::integer);
+create function test.refuse() returns trigger language plpgsql as $$
+begin
+    if old.name in ('t10', 't11') then raise 'no'; end if;
+    return old;
+end;
+$$;
+create trigger refuse before delete on registry.tags for each row execute function test.refuse();
+select gc.keep_alive('tag', (select format('(%s,%s,t12)', r.namespace_id, r.id)
+    from registry.find_repository('acme/app') as r)) \g /dev/null
+update registry.retention_round set due_at = '-infinity';
+select test.review_tags(5, 2) \g /dev/null
+select is(test.tags('acme/app'), 't10 t11 t12', 'what fails or is held does not stop a round');
+select is((select count(*) from gc.tag_review_queue where review_count > 0), 2::bigint,
+    'failures are still known');
+drop trigger refuse on registry.tags;
+delete from gc.holds;
+delete from gc.tag_review_queue;
+
+-- What a review had no room for is not passed over.
+select registry.tag('acme/app', 't' || n, :'one') from generate_series(10, 29) as n \g /dev/null
+select registry.touch(array_fill('acme/app'::text, '{20}'),
+    array(select 't' || n from generate_series(10, 29) as n)) \g /dev/null
+update gc.settings set max_rows = 12;
+update registry.retention_round set due_at = '-infinity';
+select cmp_ok(test.review_tags(1, 10), '<', 10::bigint, 'a review has no room for its batch');
+select test.review_tags(12, 10) \g /dev/null
+select is(test.tags('acme/app'), null, 'the next ones go on with the rest');
+rollback to passing;
+
 -- Immutable tags.
 savepoint immutable;
 select registry.create_repository('acme/app') \g /dev/null
@@ -292,7 +377,30 @@ select results_eq('select r.path, q.event, q.review_after - now() '
         ('acme/other', 'manifest_untagged', interval '9 days')$$,
     'to the time that is the longest, counted from the event');
 delete from gc.holds;
-update gc.manifest_review_queue set review_after = now();
-select is((select deleted from gc.review() where collection = 'manifest'), 2,
-    'and they go when that is over');
+-- So long ago was the event, and the review that was put off is due.
+create function test.went_by(elapsed interval) returns void language sql as $$
+    update gc.manifest_review_queue
+    set review_after = now(), asleep_since = now() - elapsed
+    where event = 'manifest_untagged'
+$$;
+select test.went_by('12 days') \g /dev/null
+select is((select deleted from gc.review() where collection = 'manifest'), 1,
+    'and one goes when that is over');
+update registry.retention set within = '60 days' where within = '30 days';
+select test.went_by('31 days') \g /dev/null
+select is((select reviewed from gc.review() where collection = 'manifest'), 0,
+    'a rule that is made longer counts for what was put off before');
+select results_eq('select event, review_after - now() from gc.manifest_review_queue',
+    $$values ('manifest_untagged', interval '29 days')$$, 'from the event, too');
+update registry.retention set within = '90 days' where within = '60 days';
+select test.went_by('61 days') \g /dev/null
+select is((select reviewed from gc.review() where collection = 'manifest'), 0,
+    'and as often as it is made longer');
+update registry.retention set within = '62 days' where within = '90 days';
+select gc.review() \g /dev/null
+select results_eq('select event, review_after - now() from gc.manifest_review_queue',
+    $$values ('manifest_untagged', interval '1 day')$$, 'one that is made shorter counts, too');
+update registry.retention set enabled = false;
+select is((select deleted from gc.review() where collection = 'manifest'), 1,
+    'and without a rule, what waited longer than for the event goes');
 rollback to untagged;

@@ -11,6 +11,8 @@ drop function if exists _link(repositories, bytea);
 drop function if exists _lock_manifest(repositories, bytea);
 
 alter table tags add column if not exists expired_by bigint;
+alter table repositories
+    add column if not exists unfinished boolean not null default false;
 
 -- Manifests and layers refer to links: before, they referred to blobs themselves. The order is that
 -- of operations. Where the extension is upgraded too, begin.sql has these locks.
