@@ -119,7 +119,7 @@ def test_a_runner_can_be_careful_with_everything(database: Database, files: File
         conn.execute("delete from app.file")
         time.sleep(2.2)
         files.put("x")
-        assert collect(database, files, "--careful") == SUCCESS
+        assert collect(database, files, "--careful", "--wait", "5") == SUCCESS
         assert files.names() == {"x"}
 
 
