@@ -80,6 +80,8 @@ comment on function gc._used_by_key_sql(gc._shape) is
 
 
 -- A url that is built from the key belongs to that key; any other is looked up by itself.
+-- Volatile, so that the rows are looked for with a snapshot from after the tables were locked: a
+-- table that ALTER TABLE has written anew is empty for every earlier one.
 create function gc._used_sql(c gc._shape)
     returns text
     language sql
@@ -90,7 +92,7 @@ as $$
 create or replace function gc.{function}(tombstones bigint[], by_url boolean)
     returns setof bigint
     language sql
-    stable
+    volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off
     {settings}
