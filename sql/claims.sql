@@ -305,6 +305,44 @@ comment on function gc._renumber(bigint[]) is
     'Gives tombstones whose lease is over another id; returns the ids that all of them have now.';
 
 
+-- Who knows no version means any: a deletion of one waits as long as a row that may come back with
+-- any, and that of any as long as one with a version.
+create function gc._put_off_for_longer(taken bigint[], moment timestamptz)
+    returns bigint[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    versions boolean := exists (select from gc.collections as c where c.generation is not null);
+    put_off bigint[];
+begin
+    with longer as (
+        update gc.tombstones as t
+        set worker = null, due_at = d.due_at
+        from (
+            select l.id, max(o.due_at) from gc.tombstones as l
+            join gc.tombstones as o
+                on o.url = l.url and coalesce(o.generation = l.generation, true)
+            where l.id = any (taken)
+                and (versions or l.finalizers is not null or l.causes is not null)
+                and (o.generation is distinct from l.generation
+                    or l.finalizers is not null or l.causes is not null)
+            group by l.id
+        ) as d(id, due_at)
+        where t.id = d.id and d.due_at > moment
+        returning t.id
+    )
+    select array_agg(l.id) into put_off from longer as l;
+    return case when put_off is null then taken
+        else array(select u from unnest(taken) as u where u <> all (put_off)) end;
+end;
+$$;
+
+comment on function gc._put_off_for_longer(bigint[], timestamptz) is
+    'Puts off tombstones of objects for which another one waits longer; returns the others.';
+
+
 -- Several tombstones of one object are one deletion: one that waits longer stands for all, or one
 -- that was leased, or the first. But one of which more is known, a finalizer or a cause, is never
 -- dropped for one that lacks it; if the other waits longer, it waits for as long.
@@ -314,8 +352,6 @@ create function gc._without_duplicates(taken bigint[], moment timestamptz)
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
-declare
-    put_off bigint[];
 begin
     delete from gc.tombstones as t
     where t.id = any (taken)
@@ -330,22 +366,7 @@ begin
                     or (o.worker is null) = (t.worker is null) and o.id < t.id
                 )
         );
-    with longer as (
-        update gc.tombstones as t
-        set worker = null, due_at = d.due_at
-        from (
-            select l.id, max(o.due_at) from gc.tombstones as l
-            join gc.tombstones as o
-                on o.url = l.url and coalesce(o.generation, '') = coalesce(l.generation, '')
-            where l.id = any (taken) and (l.finalizers is not null or l.causes is not null)
-            group by l.id
-        ) as d(id, due_at)
-        where t.id = d.id and d.due_at > moment
-        returning t.id
-    )
-    select array_agg(l.id) into put_off from longer as l;
-    return case when put_off is null then taken
-        else array(select u from unnest(taken) as u where u <> all (put_off)) end;
+    return gc._put_off_for_longer(taken, moment);
 end;
 $$;
 

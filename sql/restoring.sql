@@ -540,6 +540,7 @@ create function gc._gather(run bigint)
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    begun timestamptz := clock_timestamp();
     heaps gc._heap[] := gc._gather_wanted(run);
     h gc._heap;
     more record;
@@ -564,6 +565,11 @@ begin
             heaps := gc._pile_revived(heaps, run, more.name, more.keys);
         end loop;
     end loop;
+    -- What went with a row is purged when the window is over, which may have been meanwhile.
+    perform gc._require_in_time(r.collection, r.key, r.until)
+    from unnest(heaps) as o
+    join gc.trash_rows as r on r.ctid = any (o.places)
+    where r.key is not null and r.until between begun and clock_timestamp();
     return heaps;
 end;
 $$;
@@ -678,6 +684,9 @@ comment on function gc._refuse_without_object(text, text, text) is
 
 
 -- A tombstone that nobody has claimed is a proof that the object is there still; so is a row.
+-- Nobody knows what a worker has done whose lease ran out without a word, or whose delete failed.
+-- That can be only where a row is kept for the longer window of another collection: inside its own,
+-- its object is not handed out, and an earlier row's tombstone tells nothing of what came since.
 create function gc._require_objects(c gc.collections, places tid[])
     returns void
     language plpgsql
@@ -689,6 +698,9 @@ declare
     urls text[];
     generations text[];
     ids bigint[];
+    is_longer boolean := exists (
+        select from gc.trash_rows as r where r.ctid = any (places) and r.collection <> c.name
+    );
 begin
     -- Rows that a trigger could not work out have no tombstone before this.
     perform gc._read_rows(c.name, 1000000);
@@ -703,6 +715,7 @@ begin
         select d.* from gc.tombstones as d where d.id = any (ids)
     ) as t on t.url = o.url
     where t.worker is not null and t.due_at > clock_timestamp()
+        or is_longer and t.finalizers is null and (t.worker is not null or t.failures > 0)
         or t.id is null and not gc._has_live_row(o.url);
     if gc._strict_uploads() then
         insert into gc.holds (collection, key, url, reason, held_until)

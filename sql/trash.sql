@@ -210,6 +210,7 @@ comment on function gc._kept_columns(regclass) is 'Reads them from the catalog.'
 
 
 -- A row that jsonb has no room for, 256 MB, is not kept: nobody's statement fails because of that.
+-- Anybody can make a setting, but only a review writes to gc.reviewing.
 create function gc._keep_sql(c gc._shape, k gc._kept_columns, source text)
     returns text
     language sql
@@ -237,7 +238,9 @@ from {source} as o
                 when k.key = '{}' then 'null'
                 when k.by_key then gc._text_of(k.key, 'o')
                 else format('case when current_setting(''blobgc.reviewing'', true) <> '''' '
-                    'then null else %s end', gc._text_of(k.key, 'o'))
+                    'and exists (select from gc.reviewing as r '
+                    'where r.xid = pg_current_xact_id_if_assigned()) then null else %s end',
+                    gc._text_of(k.key, 'o'))
             end,
             'content', 'to_jsonb(o.*)' || case when k.lossy = '{}' then '' else format(
                 ' || jsonb_object(array[%s]::text[], array[%s])',

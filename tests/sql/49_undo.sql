@@ -1,7 +1,7 @@
 -- Undo: deleted rows are kept for a time, and come back as they were, or not at all.
 begin;
 set local client_min_messages = error;
-select plan(70);
+select plan(76);
 
 create schema app;
 create type app.mood as enum ('well', 'not so well');
@@ -360,6 +360,61 @@ select throws_ok($$select gc.complete('topic', 'app.complete_topics')$$, 'ZG003'
     'who cannot be named either');
 select gc.complete('topic', null) \g /dev/null
 select is(gc.restore('topic', '1'), 4::bigint, 'without it they come back');
+
+-- A row that knows no version of its object means any, and has none if one is deleted.
+create table app.paper (id integer primary key, path text, version text);
+create index on app.paper (path);
+select count(*) from gc.track('app.paper', url => 'path', generation => 'version', undo => '1 day',
+    collect => 'deleted') \g /dev/null
+insert into app.paper values (1, 's3://papers/a', '1'), (2, 's3://papers/a', null),
+    (3, 's3://papers/b', null), (4, 's3://papers/b', '1'),
+    (5, 's3://papers/c', '1'), (6, 's3://papers/c', '2');
+delete from app.paper where id in (1, 3, 5);
+update gc.tombstones set due_at = now() where collection = 'paper';
+delete from app.paper;
+update gc.tombstones set wait_for = '1' where collection = 'paper';
+select results_eq($$select url, generation from gc.claim('w') where collection = 'paper'$$,
+    $$values ('s3://papers/c', '1')$$,
+    'no version goes as long as a row may come back that knows none, nor any one for that of a row');
+select is((select gc.restore('paper', k) from unnest('{2,4,6}'::text[]) as k), 3::bigint,
+    'and these rows come back');
+
+-- A window that is longer than that of the objects: what went with an album is kept with it.
+create table app.album (id integer primary key);
+create table app.photo (
+    id integer primary key, album integer references app.album on delete cascade
+);
+create index on app.photo (album);
+select count(*) from gc.track('app.album', undo => '1 day', collect => 'deleted') \g /dev/null
+select count(*) from gc.track('app.photo', url => $$'s3://photos/' || id$$, undo => '0',
+    collect => 'deleted') \g /dev/null
+insert into app.album values (1), (2), (3);
+insert into app.photo values (1, 1), (2, 2), (3, 3);
+delete from app.album;
+update gc.tombstones set due_at = due_at - interval '1 minute' where url = 's3://photos/1';
+select count(*) from gc.claim('w', 1, '10 milliseconds', '{s3://photos/}') \g /dev/null
+select pg_sleep(0.05) \g /dev/null
+select throws_ok($$select gc.restore('album', '1')$$, 'ZG010',
+    'the object of row 1 of "photo" is being deleted',
+    'whether an object is there is not known when a lease has run out without a word');
+update gc.tombstones set due_at = due_at - interval '1 minute' where url = 's3://photos/3';
+select gc.fail('w', array[c.id], 'timed out')
+from gc.claim('w', 1, '1 minute', '{s3://photos/}') as c \g /dev/null
+select throws_ok($$select gc.restore('album', '3')$$, 'ZG010',
+    'the object of row 3 of "photo" is being deleted', 'nor when a delete has failed');
+select is(gc.restore('album', '2'), 2::bigint, 'the others come back');
+
+-- What became of an earlier row's object does not matter: it was written again for this one.
+insert into app.paper values (7, 's3://papers/d', null);
+delete from app.paper where id = 7;
+update gc.tombstones set due_at = now(), wait_for = '1' where url = 's3://papers/d';
+select gc.fail('w', array[c.id], 'timed out')
+from gc.claim('w', 1, '1 minute', '{s3://papers/}') as c \g /dev/null
+insert into app.paper values (7, 's3://papers/d', null);
+delete from app.paper where id = 7;
+select is((select array_agg(t.failures order by t.id) from gc.tombstones as t
+        where t.url = 's3://papers/d')::text || gc.restore('paper', '7'), '{1,0}1',
+    'a row comes back though the deletion of an earlier one of its object had failed');
 
 select * from finish();
 rollback;

@@ -7,7 +7,7 @@ begin;
 set local client_min_messages = error;
 -- Relations of pg_temp would otherwise come first, for pgTAP too.
 set local search_path = pg_catalog, public, pg_temp;
-select plan(103);
+select plan(104);
 
 create role mallory;
 create schema app;
@@ -612,6 +612,21 @@ reset role;
 select is(:'state'::text, 'ZG001', 'a row whose object is being deleted is refused');
 select doesnt_match(:'said'::text, 'another|secret',
     'which tells nothing of the row, the collection and the worker of others');
+
+-- A setting that says that a review deletes. What a review takes with its owner has no key.
+create table app.shelf (id integer primary key);
+create table app.sheet (
+    id integer primary key, shelf integer references app.shelf on delete cascade
+);
+create index on app.sheet (shelf);
+select count(*) from gc.track('app.shelf', collect => 'deleted', undo => '1 day') \g /dev/null
+insert into app.shelf values (1);
+insert into app.sheet values (1, 1);
+set local blobgc.reviewing = 'shelf';
+delete from app.sheet;
+set local blobgc.reviewing = '';
+select is(gc.restore('app.sheet', '1'), 1::bigint,
+    'who pretends to be a review does not take the undo from what he deletes');
 
 select * from finish();
 rollback;
