@@ -376,7 +376,7 @@ begin
     return array(
         select unnest((gc._key(c.target)).names)
         union
-        select unnest(r.targets) from gc._declared(c.target) as r
+        select unnest(r.targets) from gc._all_references(c.target) as r
         union
         select unnest(gc._check_expression(c.target, e.what, e.expression, e.categories, e.wanted))
         from gc._expressions(c) as e

@@ -5,7 +5,8 @@
 -- review skips it, or sees the pin at its second look; or the review was first, and gc.pin finds
 -- the row gone. A review leaves a pinned row, and what it owns, and does not come back: the end of
 -- the pin queues the row again. No review deletes a pinned row, not as an owned row and not by a
--- cascade either. The application itself may; then the object stays as long as the pin does.
+-- cascade either. The application itself may; then the object stays as long as the pin does. A row
+-- that gets another key is pinned under that, too.
 
 create table gc.pins (
     collection text not null,
@@ -227,6 +228,54 @@ $$;
 
 comment on function gc._pin(text, text[], text, timestamptz, text) is
     'Locks rows and pins them; returns for each key that of its row, null: it is not there.';
+
+
+-- Only inserts, as a trigger should: the pin of the old key stays.
+create function gc._follow_pins(collection text, old_keys text[], new_keys text[])
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    followed gc.pins;
+begin
+    for followed in
+        insert into gc.pins (collection, key, holder, reason, until, pinned_by)
+        select p.collection, u.new_key, p.holder, p.reason, p.until, p.pinned_by
+        from unnest(old_keys, new_keys) as u(old_key, new_key)
+        join gc._pinned_keys(_follow_pins.collection, old_keys) as p on p.key = u.old_key
+        where u.new_key <> u.old_key
+        on conflict (md5(key), collection, holder) do nothing
+        returning *
+    loop
+        perform gc._enqueue(followed.collection, array[followed.key], followed.until)
+        where followed.until < 'infinity';
+    end loop;
+end;
+$$;
+
+comment on function gc._follow_pins(text, text[], text[]) is
+    'Pins rows that have got another key as they were pinned under the one before.';
+
+
+-- PostgreSQL writes both transition tables row by row, so the same place is the same row.
+create function gc._follow_pins_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+if gc._has_pins({name}) then
+    perform gc._follow_pins({name}, array(select {key_text} from old_rows as {alias}),
+        array(select {key_text} from new_rows as {alias}));
+end if;$template$, c.words)
+$$;
+
+comment on function gc._follow_pins_sql(gc._shape) is
+    'What has pins follow a row whose key changes.';
 
 
 create function gc._require_holder(holder text)

@@ -251,6 +251,24 @@ comment on function gc._after_insert_sql(gc._shape) is
     'What follows an insert into a collection: every row that may be garbage is reviewed once.';
 
 
+-- A reference to another column than the key finds its target by that column's value: a row that
+-- gets another value has lost what was to find it, by ON UPDATE SET NULL for one.
+create function gc._referred_columns(c gc._shape)
+    returns name[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(array_agg(distinct u.name), '{}')
+    from unnest(c.refs) as r
+    cross join lateral unnest(r.targets) as u(name)
+    where r.via is null
+$$;
+
+comment on function gc._referred_columns(gc._shape) is
+    'The columns of a collection that references refer to.';
+
+
 -- EXCEPT compares whole rows; a type without an equality is compared by what it prints. A key has
 -- one, whatever its type is, and goes into the queue as it is.
 create function gc._watched_sql(c gc._shape)
@@ -274,12 +292,13 @@ as $$
     from (select (c.key).*) as k
     join pg_attribute as a on a.attrelid = c.target
     join pg_type as t on t.oid = a.atttypid
-    where a.attname = any (k.names || gc._mentioned_columns(c))
+    where a.attname = any (k.names || gc._referred_columns(c))
         or (c.condition is not null and a.attname = any (c.columns))
 $$;
 
 comment on function gc._watched_sql(gc._shape) is
-    'The columns whose change makes a row of the collection worth a review: key and condition.';
+    'The columns whose change makes a row of the collection worth a review: those of the key, of '
+    'the condition, and those that references refer to.';
 
 
 create function gc._after_update_sql(c gc._shape)
@@ -291,12 +310,14 @@ as $$
     select gc._render($template$
 {queued}
 {gone}
+{pinned}
 {objects}$template$,
         jsonb_build_object(
             'queued', gc._queued_sql(c, 'update', format(
                 '(select %1$s from new_rows except select %1$s from old_rows) as changed',
                 gc._watched_sql(c))),
             'gone', coalesce(gc._note_changed_sql(c), ''),
+            'pinned', gc._follow_pins_sql(c),
             'objects', case when c.url is null then '' else gc._computing_sql(c, gc._render(
                     'perform {computed} from (table old_rows union all table new_rows) as {alias};',
                     c.words),
@@ -305,7 +326,8 @@ as $$
 $$;
 
 comment on function gc._after_update_sql(gc._shape) is
-    'What follows an update of a collection''s own rows: a new key, or another condition.';
+    'What follows an update of a collection''s own rows: a new key, another value to which '
+    'references refer, or another condition.';
 
 
 create function gc._needs_target(c gc._shape, r gc._reference)

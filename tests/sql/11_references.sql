@@ -1,6 +1,6 @@
 -- References: every kind of foreign key keeps its target, and is followed when it goes.
 begin;
-select plan(95);
+select plan(99);
 
 set local client_min_messages = warning;
 create schema app;
@@ -463,6 +463,8 @@ select app.key_ok('found int, new int, old int, tg_op int', 'found, new, old, tg
     'columns named as variables of PL/pgSQL');
 select app.key_ok('event int, key_event int', 'event, key_event', '(1,1), (1,2), (2,1)',
     '(1,1) (1,2) (2,1)', 'a column named as another is in the queue');
+select is_empty($$select q.name from gc._queue_columns() as q where gc._queue_column(q.name) = q.name$$,
+    'no column of a queue can be meant by another');
 
 -- PostgreSQL compares a char key and a text that refers to it as char, without the spaces.
 create table app.currency (code char(3) primary key);
@@ -546,6 +548,28 @@ truncate gc.scan_requests;
 delete from app.used;
 select is_empty('select from gc.scan_requests', 'and is followed as before');
 select gc.untrack('book') as ignored \gset
+
+-- A value to which nothing refers any more because it has changed.
+create table app.doc (id integer primary key, code text unique, number integer unique);
+create table app.cites (doc text references app.doc (code) on update set null);
+create table app.lists (doc integer references app.doc (number) deferrable initially deferred);
+create index on app.cites (doc);
+create index on app.lists (doc);
+select from gc.track('app.doc');
+insert into app.doc values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3);
+insert into app.cites values ('a'), ('c');
+insert into app.lists values (2);
+select is(app.review('doc'), '3 kept, 0 deleted, 0 failed', 'values of other unique keys keep');
+set constraints all deferred;
+update app.doc set code = upper(code) where id = 1;
+update app.doc set number = 20 where id = 2;
+delete from app.lists;
+set constraints all immediate;
+select results_eq('select id, event from gc.doc_review_queue order by id',
+    $$values (1, 'doc_update'), (2, 'doc_update')$$,
+    'a row that gets another is reviewed: ON UPDATE SET NULL, or the reference goes after that');
+select is(app.review('doc'), '0 kept, 2 deleted, 0 failed', 'and goes');
+select gc.untrack('doc') as ignored \gset
 
 -- A comma in a name, as it stands in what gc.track returns.
 create table app.basket (id integer primary key);

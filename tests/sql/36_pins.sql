@@ -1,7 +1,7 @@
 -- Pins: a row that is pinned is not collected, nor what it owns, nor its owner.
 begin;
 set local client_min_messages = error;
-select plan(55);
+select plan(58);
 
 create schema app;
 create table app.repo (id integer primary key, dead boolean not null default false);
@@ -166,6 +166,28 @@ select is((select format('%s deleted, %s failed', deleted, failed) from gc.revie
 select is((select count(*) from late.part), 1::bigint, 'so it is there still');
 alter table late.part rename way to path;
 select ok(gc.unpin('late_part', '10'), 'until somebody says otherwise');
+
+-- Under another key a row is pinned still, also where that changes with the owner's.
+create table app.case_ (id integer primary key);
+create table app.exhibit (
+    case_ integer references app.case_ on update cascade, n integer, primary key (case_, n)
+);
+select count(*) from gc.track('app.exhibit', condition => 'true', undo => '0') \g /dev/null
+insert into app.case_ values (1), (2);
+insert into app.exhibit values (1, 1), (1, 2), (1, 3), (2, 1);
+select gc.pin('exhibit', '(1,2)'), gc.pin('exhibit', '(2,1)', until => now() + interval '10 days')
+\g /dev/null
+update app.case_ set id = id + 10;
+select set_eq($$select key, until from gc.pins
+    where collection = 'exhibit' and key ~ '1[0-9],'$$,
+    $$values ('(11,2)', 'infinity'::timestamptz), ('(12,1)', now() + interval '10 days')$$,
+    'a row is pinned under the key that it gets, and no other row');
+update gc.exhibit_review_queue set review_after = now() where review_after < now() + interval '2 days';
+select gc.review() \g /dev/null
+select results_eq('select case_, n from app.exhibit order by 1', 'values (11, 2), (12, 1)',
+    'and no review deletes it');
+select results_eq($$select case_, n from gc.exhibit_review_queue where case_ = 12$$,
+    'values (12, 1)', 'before the pin ends');
 
 select * from finish();
 rollback;
