@@ -122,7 +122,8 @@ create function gc._queue_column(name name)
     set search_path = pg_catalog, pg_temp
 as $$
     select case
-        when name ~ '^(key_)*(entry|event|review_after|review_count|last_error)$'
+        when regexp_replace(name, '^(key_)*', '') in ('event', 'review_after', 'review_count',
+                'last_error', 'asleep_since', 'causes', 'entry')
             then 'key_' || name
         else name
     end::name

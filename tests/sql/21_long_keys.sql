@@ -1,7 +1,7 @@
 -- Keys as long as PostgreSQL allows: 2,690 bytes that cannot be compressed fill a page of a btree.
 begin;
 set local client_min_messages = error;
-select plan(26);
+select plan(30);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0';
@@ -71,6 +71,25 @@ select is((select count(*) from gc.claim('worker')), 7::bigint, 'and is handed o
 select is((select gc.confirm('worker', array_agg(id)) from gc.tombstones), 7, 'and confirmed');
 select ok((select gc.begin_upload('paper', pg_temp.noise(1, 2690)) is not null),
     'an upload of such a key is announced');
+
+-- By a long value, rows are distributed: there is no room for it beside the key.
+create table app.room (id integer primary key);
+create table app.chair (id text, room integer references app.room, primary key (id))
+    partition by hash (id);
+create table app.chair_0 partition of app.chair for values with (modulus 1, remainder 0);
+create index on app.chair (room);
+insert into app.room values (1), (2), (3);
+insert into app.chair values (pg_temp.noise(1, 2690), 1);
+select lives_ok($$select gc.track('app.room')$$, 'rows that are there have long partition keys');
+insert into app.chair values ('a chair', 2);
+select lives_ok($$insert into app.chair values (pg_temp.noise(2, 2690), 2)$$, 'others come');
+select gc.set_delay(e, '0') from unnest(array['room_scan', 'chair_delete']) as e \g /dev/null
+insert into app.chair values ('another', 1);
+delete from app.chair where id = 'another';
+select gc.scan('room', 10) \g /dev/null
+select results_eq($$select kept, deleted, failed from gc.review() where collection = 'room'$$,
+    $$values (1, 1, 0)$$, 'and keep what they refer to');
+select results_eq('select in_id from gc.room_chair_links', array['a chair'], 'if without a link');
 
 -- A domain over text is as long.
 create domain app.word as text;
