@@ -25,8 +25,9 @@ comment on function gc._await_writers(text, text) is
 
 
 -- What is true of a tombstone under one url need not be so under another. Rows that came while only
--- deleted ones were collected have no entry.
-create function gc._before_change(name text, url text, collect text)
+-- deleted ones were collected have no entry; nor have those that were kept by another condition, or
+-- by a reference that does not keep any more.
+create function gc._before_change(changed gc.collections)
     returns void
     language plpgsql
     volatile
@@ -35,26 +36,29 @@ as $$
 declare
     c gc.collections;
 begin
-    select o.* into c from gc.collections as o where o.name = _before_change.name;
+    select o.* into c from gc.collections as o where o.name = changed.name;
     if not found then
         return;
     end if;
-    perform gc._await_writers(c.name, url);
+    perform gc._await_writers(c.name, changed.url);
     update gc.tombstones as d
     set wait_for = null
-    where c.url is distinct from _before_change.url and d.collection = c.name and d.wait_for = '0';
-    if c.collect = 'garbage' and collect = 'deleted' then
+    where c.url is distinct from changed.url and d.collection = c.name and d.wait_for = '0';
+    if c.collect = 'garbage' and changed.collect = 'deleted' then
         perform gc._note_dequeued(c.name, 'only deleted rows are collected any more');
         perform gc._run(format('delete from gc.%I', gc._object_name(c.name, '_review_queue')));
         delete from gc.scan_requests as r where r.collection = c.name;
-    elsif c.collect = 'deleted' and collect = 'garbage' then
+    elsif changed.collect = 'garbage' and (
+        c.collect = 'deleted' or c.condition is distinct from changed.condition
+        or not changed.owned <@ c.owned
+    ) then
         insert into gc.scan_requests (collection, reason)
-        values (c.name, 'its rows can be garbage from now on');
+        values (c.name, 'more of its rows can be garbage from now on');
     end if;
 end;
 $$;
 
-comment on function gc._before_change(text, text, text) is
+comment on function gc._before_change(gc.collections) is
     'What has to be done before a collection gets another url, or collects something else.';
 
 
@@ -66,7 +70,7 @@ create function gc._define(c gc.collections)
 as $$
 begin
     perform gc._require_collect(c);
-    perform gc._before_change(c.name, c.url, c.collect);
+    perform gc._before_change(c);
     insert into gc.collections as o (
         name, target, url, size, label, generation, condition, owned, events, undo, collect,
         finalizers, restored

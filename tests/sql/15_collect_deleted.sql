@@ -133,7 +133,7 @@ select throws_matching($$select gc.track('app.file', url => 'path')$$, 'without 
 create index on app.post (file);
 select is((select role from gc.track('app.file', url => $u$'s3://files/' || path$u$)), 'keeps',
     'then the reference keeps');
-select is((select reason from gc.scan_requests), 'its rows can be garbage from now on',
+select is((select reason from gc.scan_requests), 'more of its rows can be garbage from now on',
     'rows that nobody has queued are looked for');
 insert into app.file values (10, 'j', 1);
 select is((select count(*) from gc.file_review_queue), 1::bigint, 'new ones are queued');

@@ -1,7 +1,7 @@
 -- Scans: whatever is asked for while one is half-way, another one follows and finds the rest.
 begin;
 set local client_min_messages = error;
-select plan(12);
+select plan(18);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0';
@@ -47,6 +47,30 @@ select is_empty('table app.file', 'a TRUNCATE meanwhile asks for another one');
 select results_eq('select scanning, scan_cursor from gc.collections',
     $$values (false, null::text)$$, 'and then it is over');
 select is_empty('table gc.scan_requests', 'and nobody asks for more');
+
+-- What was kept by another definition has no entry.
+create table app.note (id integer primary key, draft boolean not null default false);
+create table app.line (note integer references app.note);
+create table app.link (note integer references app.note);
+create index on app.line (note);
+create index on app.link (note);
+select count(*) from gc.track('app.note', condition => 'draft') \g /dev/null
+insert into app.note select generate_series(1, 3);
+insert into app.line values (1);
+insert into app.link values (2);
+select pg_temp.review('note') \g /dev/null
+select count(*) from gc.track('app.note', condition => 'draft') \g /dev/null
+select is_empty('table gc.scan_requests', 'the same definition asks for nothing');
+select count(*) from gc.track('app.note') \g /dev/null
+select pg_temp.review('note') \g /dev/null
+select is(pg_temp.review('note'), 1, 'without a condition, what it kept is found and collected');
+select results_eq('select id from app.note', array[1, 2], 'and nothing else');
+select count(*) from gc.track('app.note', owned => '{line}') \g /dev/null
+select pg_temp.review('note') \g /dev/null
+select is(pg_temp.review('note'), 1, 'and so is what is only owned from now on');
+select results_eq('select id from app.note', array[2], 'and nothing else');
+select count(*) from gc.track('app.note') \g /dev/null
+select is_empty('table gc.scan_requests', 'what keeps again asks for nothing');
 
 -- A scan begins with no key at all, which is not a value of every type.
 create domain app.token as uuid not null;

@@ -135,6 +135,7 @@ select results_eq(
 -- Nobody knows when.
 select is(pg_temp.turns($$app.is_old(created_at)$$), 'anyhow', 'where nobody knows when');
 delete from gc.file_review_queue;
+truncate gc.scan_requests;
 insert into app.file (id, created_at) values (7, now());
 update gc.file_review_queue set review_after = now();
 select is(pg_temp.review() || pg_temp.due(), '1 reviewed, 1 kept, 0 deleted, 0 busy00:10:00',
