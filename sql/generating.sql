@@ -363,7 +363,8 @@ begin
     where l.name = 'track'
     for update of l, c skip locked;
     if not found then
-        raise 'another session is making code again' using errcode = 'lock_not_available';
+        raise 'another session is making code again'
+            using errcode = 'lock_not_available', hint = 'Try again in a moment.';
     end if;
 end;
 $$;
