@@ -21,11 +21,11 @@ comment on function _parse_image(text) is
 
 
 create function _deployed(images text[])
-    returns table (image text, namespace_id bigint, repository_id bigint, id bigint)
+    returns table (image text, namespace_id bigint, repository_id bigint, tag text, id bigint)
     language sql
     stable
 as $$
-    select i.image, r.namespace_id, r.id, coalesce(t.manifest_id, m.id)
+    select i.image, r.namespace_id, r.id, t.name, coalesce(t.manifest_id, m.id)
     from (select distinct u from unnest(images) as u where btrim(u) <> '') as i(image)
     cross join lateral registry._parse_image(i.image) as p
     left join registry.repositories as r on r.path = p.path and r.state = 'active'
@@ -37,7 +37,8 @@ as $$
         end)
 $$;
 
-comment on function _deployed(text[]) is 'The manifests of images; null: it is not here.';
+comment on function _deployed(text[]) is
+    'The tags by which images are named, and their manifests; null: it is not here.';
 
 
 -- A cluster may report the image of a platform where pods name the list: so its lists are pinned
@@ -73,7 +74,65 @@ comment on function _halfway(timestamptz, timestamptz) is
     'When half of a time is over; of one without an end, never.';
 
 
+create function _pins_of(images text[])
+    returns table (image text, collection text, key text)
+    language sql
+    stable
+as $$
+    select o.image, k.collection, format('(%s,%s,%s)', o.namespace_id, o.repository_id, k.part)
+    from registry._deployed(images) as o
+    left join lateral (
+        select 'manifest', format('%s', l)
+        from registry._with_lists(o.namespace_id, o.repository_id, o.id) as l
+        union all
+        select 'tag', o.tag where o.tag is not null
+    ) as k(collection, part) on o.id is not null
+$$;
+
+comment on function _pins_of(text[]) is
+    'What is pinned for images: manifests, the lists that they are in, and the tags by which they '
+    'are named. Without a collection: the image is not here.';
+
+
+create function _is_pinned_by(holder text, collection text, key text, at_least timestamptz)
+    returns boolean
+    language sql
+    stable
+as $$
+    select exists (
+        select from gc.pins as p
+        where md5(p.key) = md5(_is_pinned_by.key) and p.key = _is_pinned_by.key
+            and (p.collection, p.holder) = (_is_pinned_by.collection, _is_pinned_by.holder)
+            and p.until >= at_least
+    )
+$$;
+
+comment on function _is_pinned_by(text, text, text, timestamptz) is
+    'Whether this holder has pinned a row for so long.';
+
+
 -- Pins that have more than half of their time left are not written again.
+create function _pin_deployed(images text[], collection text, holder text, until timestamptz)
+    returns void
+    language plpgsql
+    volatile
+as $$
+begin
+    perform from gc.pin(collection, array(
+        select distinct p.key from registry._pins_of(images) as p
+        where p.collection = _pin_deployed.collection and not registry._is_pinned_by(
+            holder, p.collection, p.key, registry._halfway(clock_timestamp(), until))
+    ), 'deployed', until, holder);
+end;
+$$;
+
+comment on function _pin_deployed(text[], text, text, timestamptz) is
+    'Pins what images need of a collection.';
+
+
+-- A tag by itself, too: a review that had found its manifest without a pin, and that has locked the
+-- tag, is waited for. So what is pinned is looked at in the end, by a statement of its own: a tag
+-- may have gone, or been moved, and a manifest, too.
 create function report_deployed(
     holder text, images text[], until timestamptz default now() + interval '1 day'
 )
@@ -83,37 +142,16 @@ create function report_deployed(
 as $$
 declare
     moment timestamptz := clock_timestamp();
-    found_ones jsonb := (
-        select jsonb_object_agg(d.image, d.keys)
-        from (
-            select o.image, array(
-                select format('(%s,%s,%s)', o.namespace_id, o.repository_id, l)
-                from registry._with_lists(o.namespace_id, o.repository_id, o.id) as l
-                where o.id is not null
-            ) as keys
-            from registry._deployed(images) as o
-        ) as d
-    );
-    due text[] := array(
-        select distinct k
-        from jsonb_each(found_ones) as f
-        cross join lateral jsonb_array_elements_text(f.value) as k
-        where not exists (
-            select from gc.pins as p
-            where md5(p.key) = md5(k) and p.key = k and p.collection = 'manifest'
-                and p.holder = report_deployed.holder
-                and p.until >= registry._halfway(moment, report_deployed.until)
-        )
-    );
-    gone text[] := array(
-        select p.key from gc.pin('manifest', due, 'deployed', until, holder) as p
-        where not p.pinned
-    );
 begin
+    perform registry._pin_deployed(images, 'manifest', holder, until);
+    perform registry._pin_deployed(images, 'tag', holder, until);
     return query
-        select f.key, jsonb_array_length(f.value) > 0 and not f.value ?| gone
-        from jsonb_each(found_ones) as f
-        order by f.key;
+        select p.image, bool_and(
+            p.collection is not null
+            and registry._is_pinned_by(holder, p.collection, p.key, moment))
+        from registry._pins_of(images) as p
+        group by p.image
+        order by p.image;
 end;
 $$;
 

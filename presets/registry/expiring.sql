@@ -48,6 +48,8 @@ comment on column retention_round.failed is
 
 -- What somebody has locked is being switched, removed or pulled, and is judged again in the next
 -- round. The lock is that of a deletion, which others skip: they would wait for a mark otherwise.
+-- Its manifest comes first, as everywhere: a mark that is taken back and set again in one
+-- transaction has PostgreSQL check the foreign key once more, which would wait for it.
 create function _lock_doomed(doomed _verdict[])
     returns _verdict[]
     language plpgsql
@@ -59,7 +61,10 @@ begin
         from unnest(doomed) as d
         join registry.tags as t on (t.namespace_id, t.repository_id, t.name)
             = (d.namespace_id, d.repository_id, d.name)
+        join registry.manifests as m on (m.namespace_id, m.repository_id, m.id)
+            = (t.namespace_id, t.repository_id, t.manifest_id)
         where t.manifest_id = d.manifest_id and t.updated_at = d.pushed_at
+        for key share of m skip locked
         for update of t skip locked
     );
 end;
@@ -127,6 +132,33 @@ comment on function _doomed(repositories[], retention_round, tags[], integer) is
     'left over, if such are given.';
 
 
+-- The review that marks tags deletes them, or nobody does: however long tag_expiry is to wait. The
+-- latest entry of a tag is that of its mark; what has been put off stays so.
+create function _review_now(locked _verdict[])
+    returns void
+    language plpgsql
+    volatile
+as $$
+begin
+    update gc.tag_review_queue as q
+    set review_after = now()
+    from unnest(locked) as l
+    join registry.tags as t
+        on (t.namespace_id, t.repository_id, t.name) = (l.namespace_id, l.repository_id, l.name)
+    where (q.namespace_id, q.repository_id, q.name) = (t.namespace_id, t.repository_id, t.name)
+        and t.expired_by is not null and q.review_after > now() and not exists (
+            select from gc.tag_review_queue as later
+            where (later.namespace_id, later.repository_id, later.name)
+                    = (q.namespace_id, q.repository_id, q.name)
+                and later.entry > q.entry
+        );
+end;
+$$;
+
+comment on function _review_now(_verdict[]) is
+    'Has those of the tags that are marked be due in this review, whatever their delay is.';
+
+
 -- Look, lock, look again: judging takes seconds where there are many tags. What was pulled or
 -- deployed meanwhile stays, and is judged again in the next round. A pin of the tag itself, the
 -- review finds.
@@ -150,6 +182,7 @@ begin
                 and p.pulled_at > d.pulled_at
         ) and not registry._is_pinned(t.namespace_id, t.repository_id, t.manifest_id);
     get diagnostics marked = row_count;
+    perform registry._review_now(locked);
     update registry.retention_round as o
     set marked_namespaces = o.marked_namespaces || r.namespaces,
         marked_repositories = o.marked_repositories || r.ids, marked_at = now()
@@ -553,7 +586,8 @@ comment on function _put_off(integer) is
     'Puts off those that are due and that a rule keeps untagged. False: there are more.';
 
 
--- Which event it was is not known any more: it has the longest of their delays.
+-- Which event it was is not known any more: it has the longest of their delays. What has failed is
+-- left to its backoff, a day at most.
 create function _bring_forward(most integer)
     returns boolean
     language plpgsql
@@ -577,9 +611,10 @@ begin
             offset 0
         ) as w(namespace_id, id, within)
             on (w.namespace_id, w.id) = (q.namespace_id, q.repository_id)
-        where q.event = 'manifest_untagged' and q.review_count = 0
+        where q.event = 'manifest_untagged'
             and q.review_after > greatest(
                 q.asleep_since + greatest(w.within, at_least), clock_timestamp())
+            and (q.review_count = 0 or q.review_after > clock_timestamp() + interval '1 day')
         limit most
         for update of q skip locked
     )

@@ -291,6 +291,11 @@ begin
         perform registry._refuse('ZR012', format('a list of "%s" has %s', r.path, digest),
             'A list keeps its children.', 'Delete the list first.');
     end if;
+    -- In one order, whoever deletes: a cascade has none.
+    perform from registry.tags as t
+    where (t.namespace_id, t.repository_id, t.manifest_id) = (r.namespace_id, r.id, doomed)
+    order by t.name
+    for update;
     perform registry._refuse_immutable(r, t.name)
     from registry.tags as t
     where (t.namespace_id, t.repository_id, t.manifest_id) = (r.namespace_id, r.id, doomed)

@@ -131,11 +131,13 @@ select set_eq($$select image, is_pinned from registry.report_deployed('prod', ar
         ('acme/none:v1', false), ('r.example.com/acme/app@sha256:0', false),
         ('r.example.com/acme/app', false)$$, 'what is deployed is pinned, by digest or by tag');
 select is(test.stay('acme/app'), 'v1 v2 v3 v6', 'and its tags stay');
+select results_eq($$select key ~ ',v3[)]$' from gc.pins where collection = 'tag'$$, array[true],
+    'a tag by which an image is named is pinned itself');
 select is((select p.reason from registry.preview_retention() as p
     where p.tag = 'v2'), 'pinned by prod', 'because of whom, a preview says');
 select is((select count(*) from registry.report_deployed('prod',
         array['acme/app@' || test.digest_of('image 2')]) as d
-    cross join lateral (select from gc.operations as o where o.operation = 'pin') as o), 3::bigint,
+    cross join lateral (select from gc.operations as o where o.operation = 'pin') as o), 4::bigint,
     'a pin that has much of its time left is not written again');
 select ok((select r.is_pinned from registry.report_deployed('edge', '{acme/app:v5}', 'infinity') as r),
     'what is deployed may be pinned without an end')
@@ -143,14 +145,16 @@ from generate_series(1, 2);
 select is((select max(p.until) from gc.pins as p where p.holder = 'edge'), 'infinity'::timestamptz,
     'and has none then');
 delete from gc.pins where holder = 'edge';
-select gc.unpin('manifest', array(select p.key from gc.pins as p), 'prod') \g /dev/null
+select gc.unpin(p.collection, array_agg(p.key), 'prod') from gc.pins as p
+group by p.collection \g /dev/null
 select test.push('acme/other', 'arm', '{base}') as arm \gset
 select test.push_list('acme/other', 'list', array[:'arm'], 'multi') \g /dev/null
 select registry.report_deployed('prod', array['acme/other@' || :'arm']) \g /dev/null
 select is((select p.reason from registry.preview_retention() as p where p.tag = 'multi'),
     'pinned by prod', 'the lists of an image that is deployed are pinned, too');
 select registry.untag('acme/other', 'multi') \g /dev/null
-select gc.unpin('manifest', array(select p.key from gc.pins as p), 'prod') \g /dev/null
+select gc.unpin(p.collection, array_agg(p.key), 'prod') from gc.pins as p
+group by p.collection \g /dev/null
 select gc.pin('tag', (select format('(%s,%s,v1)', r.namespace_id, r.id)
     from registry.find_repository('acme/app') as r), holder => 'me') \g /dev/null
 select is(test.stay('acme/app'), 'v1 v6', 'a tag can be pinned, too');
@@ -194,6 +198,14 @@ select is((select count(*) from gc.manifest_review_queue where event = 'tag_dele
     'their manifests are reviewed as after any removal of a tag');
 select is((select reviewed from gc.review() where collection = 'tag'), 0,
     'and nothing is left to do');
+
+-- No delay holds for what a review has marked itself: no later one would delete it.
+savepoint delayed;
+select gc.set_delay('tag_expiry', '1 hour') \g /dev/null
+update registry.retention set newest = 0;
+select results_eq('select reviewed, deleted from gc.review() where collection = ''tag''',
+    'values (2, 2)', 'however long an expired tag is to wait, the review that marks it deletes it');
+rollback to delayed;
 
 -- Once an hour, and at once when a rule has changed.
 select test.push('acme/app', 'image ' || n, array['base', 'layer ' || n], 'v' || n)
@@ -400,6 +412,17 @@ update registry.retention set within = '62 days' where within = '90 days';
 select gc.review() \g /dev/null
 select results_eq('select event, review_after - now() from gc.manifest_review_queue',
     $$values ('manifest_untagged', interval '1 day')$$, 'one that is made shorter counts, too');
+savepoint failed;
+update gc.manifest_review_queue set review_count = 1, review_after = now() + interval '20 hours';
+update registry.retention set enabled = false;
+select gc.review() \g /dev/null
+select is((select review_after - now() from gc.manifest_review_queue), interval '20 hours',
+    'what has failed is left to its backoff');
+update gc.manifest_review_queue set review_after = now() + interval '1 year';
+update registry.retention set enabled = false;
+select is((select deleted from gc.review() where collection = 'manifest'), 1,
+    'unless a rule has put it off');
+rollback to failed;
 update registry.retention set enabled = false;
 select is((select deleted from gc.review() where collection = 'manifest'), 1,
     'and without a rule, what waited longer than for the event goes');

@@ -2,7 +2,7 @@
 -- repositories. Races are in tests/specs/registry; what very many images share, in
 -- bench/cases/skew.py. Run with :partitions for both layouts.
 begin;
-select plan(580);
+select plan(584);
 set local client_min_messages = warning;
 update gc.settings set jitter = '1 minute';
 select gc.create_registry(store => 's3://bucket/images', partitions => :partitions) \g /dev/null
