@@ -13,7 +13,8 @@
  *   ANNOUNCED     gc.begin_upload, object, row, reference, gc.end_upload
  *   OBJECT_FIRST  object, row, reference
  *   ROW_FIRST     row, object, reference, within the delay of the insert's event; with KEEP_ALIVE, gc.keep_alive if
- *                 the row is there already: then there is no such event, and an older one may be due
+ *                 the row is there already: then there is no such event, and an older one may be due. Where a row
+ *                 names a generation, a new one names none at first (null), and is updated when the object is written
  *   COPIED        nothing is uploaded: a transaction reads the url of the first row and inserts another with it
  * What a delete is, one of (none: it deletes what is there):
  *   GENERATIONS   of the generation that the tombstone names; a store has one at a time (gs)
@@ -25,11 +26,16 @@
  * What goes wrong, any of:
  *   LATE_DELETE   a delete reaches the store after the lease
  *   HOLD_ENDS     an upload takes longer than its hold
+ * What is asked: that nothing live is lost and, when all is quiet, that nothing dead is left; with LOSS_ONLY,
+ * objects that no row names may be left.
  * What is broken on purpose is said where it is: #ifdef WITHOUT_…
  */
 
 #if defined(GENERATIONS) || defined(VERSIONS)
 #define CONDITIONAL
+#endif
+#if defined(ROW_FIRST) && defined(CONDITIONAL)
+#define NAMED_LATER
 #endif
 
 /* A process is a writer (0, 1) or a worker (2, 3). Sets of writers or generations are bits. */
@@ -46,7 +52,19 @@
 #define KEY_OF(w)   0
 #endif
 
-/* Generations are 1, at first, and 2 and 3, in the order in which the writers write. */
+/* Generations are 1, at first, and 2 and 3, in the order in which the writers write. A row that names none means
+ * any, 0, and its tombstone is the last. */
+#ifdef NAMED_LATER
+#define TOMBSTONES  4
+#define TOMBSTONE_OF(key, generation) (((generation) + 3) & 3)
+#define GENERATION_OF(tombstone)      (((tombstone) + 1) & 3)
+#define AT_FIRST    0
+#define IS_OF(t, key, generation)     ((t) == 3 || (generation) == 0 || (t) == TOMBSTONE_OF(key, generation))
+#define IS_AMONG(generation, set)     ((set) & (BIT(generation) | BIT(0)) || (generation) == 0 && (set) != 0)
+#else
+#define AT_FIRST    1
+#define IS_OF(t, key, generation)     ((t) == TOMBSTONE_OF(key, generation))
+#define IS_AMONG(generation, set)     ((set) & BIT(generation))
 #ifdef CONDITIONAL
 #define TOMBSTONES  3
 #define TOMBSTONE_OF(key, generation) ((generation) - 1)
@@ -55,6 +73,7 @@
 #define TOMBSTONES  KEYS
 #define TOMBSTONE_OF(key, generation) (key)
 #define GENERATION_OF(tombstone)      1
+#endif
 #endif
 
 typedef Row {
@@ -92,12 +111,17 @@ bool acknowledged[2];           /* the writer was told that its upload, or copy,
 bool orphaned;                  /* an upload ended before its row: nobody but the store knows the object */
 
 #define IS_LEASED(t) (tombstones[t].worker != NOBODY && lease[tombstones[t].worker])
-#define IS_LOST(w)   (acknowledged[w] && (objects == 0 || !rows[KEY_OF(w)].there))
+#ifdef VERSIONS
+#define HAS_OBJECT(key) (rows[key].generation == 0 -> objects != 0 : (objects & BIT(rows[key].generation)) != 0)
+#else
+#define HAS_OBJECT(key) (objects != 0)
+#endif
+#define IS_LOST(w)   (acknowledged[w] && (!rows[KEY_OF(w)].there || !HAS_OBJECT(KEY_OF(w))))
 #define CHECK        assert(!IS_LOST(0) && !IS_LOST(1))
 
 /* Whether a claim, or a lease, is in the way of an upload, which asks for every generation; or of an insert,
  * which asks for its own: a deletion of another does not touch what this one wrote. */
-#if TOMBSTONES == 1
+#if TOMBSTONES == 1 || defined(NAMED_LATER)
 #define SOMEBODY_DELETES (tombstones[0].locked_by != NOBODY || IS_LEASED(0))
 #else
 #define SOMEBODY_DELETES (tombstones[0].locked_by != NOBODY || IS_LEASED(0) \
@@ -109,8 +133,15 @@ bool orphaned;                  /* an upload ended before its row: nobody but th
                || tombstones[2].locked_by != NOBODY)
 #define LEASED   (IS_LEASED(0) || IS_LEASED(1) || IS_LEASED(2))
 #else
+#ifdef NAMED_LATER
+#define IS_CLAIMING(t) (IS_OF(t, key, mine) && tombstones[t].locked_by != NOBODY)
+#define HAS_LEASE(t)   (IS_OF(t, key, mine) && IS_LEASED(t))
+#define CLAIMING (IS_CLAIMING(0) || IS_CLAIMING(1) || IS_CLAIMING(2) || IS_CLAIMING(3))
+#define LEASED   (HAS_LEASE(0) || HAS_LEASE(1) || HAS_LEASE(2) || HAS_LEASE(3))
+#else
 #define CLAIMING (tombstones[TOMBSTONE_OF(key, mine)].locked_by != NOBODY)
 #define LEASED   IS_LEASED(TOMBSTONE_OF(key, mine))
+#endif
 #endif
 
 /* ---- The application ---- */
@@ -158,6 +189,9 @@ inline write_object() {
 inline roll_back_insert() {
     printf("writer %d: the insert is refused\n", me);
     rows[key].locked_by = NOBODY; has_xid[me] = false; in_transaction[me] = false; gone_since[me] = 0;
+#ifdef NAMED_LATER
+    mine = AT_FIRST;
+#endif
     tombstones_wait_no_more()
 }
 
@@ -170,7 +204,48 @@ inline tombstones_wait_no_more() {
     t = 0
 }
 
-/* A row with the key, and its trigger: gc._admit. Goes to again if it is refused. */
+/* A claim that has a tombstone is waited for; a lease, or a deletion that was confirmed since this transaction
+ * began, is an error; otherwise its lock keeps claims away. Being a later statement than the insert it sees the
+ * tombstone of a row that went before. Goes to again if the row is refused. */
+inline gc_admit() {
+    atomic {
+        !CLAIMING;
+        if
+#ifndef WITHOUT_REFUSAL
+        :: LEASED -> roll_back_insert(); goto again
+#endif
+#ifndef WITHOUT_DELETED_OBJECTS
+        :: IS_AMONG(mine, gone_since[me]) -> roll_back_insert(); goto again
+#endif
+        :: else -> skip
+        fi;
+        for (t : 0 .. TOMBSTONES - 1) {
+            if
+            :: tombstones[t].there && IS_OF(t, key, mine) ->
+                tombstones[t].admitted = tombstones[t].admitted | BIT(me)
+#ifdef COPIED
+            :: tombstones[t].there && t != key -> tombstones[t].admitted = tombstones[t].admitted | BIT(me)
+#endif
+            :: else -> skip
+            fi
+        }
+        t = 0;
+        printf("writer %d: gc._admit: the insert is admitted\n", me)
+    }
+}
+
+/* The last step of gc._admit, which shows with the commit. */
+inline cancel_tombstones() {
+    for (t : 0 .. TOMBSTONES - 1) {
+        if
+        :: tombstones[t].admitted & BIT(me) -> tombstones[t].there = false; tombstones[t].worker = NOBODY
+        :: else -> skip
+        fi
+    }
+    t = 0
+}
+
+/* A row with the key, and its trigger: gc._admit. */
 inline insert_row() {
     atomic {
         in_transaction[me] = true; gone_since[me] = 0;
@@ -189,46 +264,27 @@ inline insert_row() {
         rows[key].locked_by = me; has_xid[me] = true;
         printf("writer %d: inserts the row\n", me)
     }
-    /* gc._admit: a claim that has a tombstone is waited for; a lease, or a deletion that was confirmed since
-     * this transaction began, is an error; otherwise its lock keeps claims away. Being a later
-     * statement than the insert it sees the tombstone of a row that went before. */
-    atomic {
-        !CLAIMING;
-        if
-#ifndef WITHOUT_REFUSAL
-        :: LEASED -> roll_back_insert(); goto again
+#ifdef NAMED_LATER
+    /* Nothing is written where the row is there (on conflict do nothing). */
+    if
+    :: rows[key].there -> skip
+    :: else -> gc_admit()
+    fi;
+#else
+    gc_admit();
 #endif
-#ifndef WITHOUT_DELETED_OBJECTS
-        :: gone_since[me] & BIT(mine) -> roll_back_insert(); goto again
-#endif
-        :: else -> skip
-        fi;
-        for (t : 0 .. TOMBSTONES - 1) {
-            if
-            :: tombstones[t].there && t == TOMBSTONE_OF(key, mine) ->
-                tombstones[t].admitted = tombstones[t].admitted | BIT(me)
-#ifdef COPIED
-            :: tombstones[t].there && t != key -> tombstones[t].admitted = tombstones[t].admitted | BIT(me)
-#endif
-            :: else -> skip
-            fi
-        }
-        t = 0;
-        printf("writer %d: gc._admit: the insert is admitted\n", me)
-    }
     /* The commit. A row of that key that is there already is updated (on conflict do update): if it
-     * named another generation, a trigger leaves a tombstone for that. An own tombstone goes; one that rows may
-     * share is left to the claim that finds this row. */
+     * named another generation, a trigger leaves a tombstone for that. An own tombstone goes, one of any generation
+     * if this row names none; one that rows may share is left to the claim that finds this row. */
     atomic {
 #ifndef COPIED
-        t = TOMBSTONE_OF(key, mine);
-        if
-        :: tombstones[t].admitted & BIT(me) -> tombstones[t].there = false; tombstones[t].worker = NOBODY
-        :: else -> skip
-        fi;
+        cancel_tombstones();
 #endif
         if
-#ifdef NEWER_WINS
+#ifdef NAMED_LATER
+        :: rows[key].there -> skip
+#endif
+#if defined(NEWER_WINS) && !defined(NAMED_LATER)
         :: rows[key].there && rows[key].generation > mine -> skip
 #endif
         :: else ->
@@ -252,11 +308,43 @@ inline insert_row() {
             skip
 #endif
         fi;
-        rows[key].locked_by = NOBODY; has_xid[me] = false; in_transaction[me] = false; wrote = false; gone_since[me] = 0; mine = 1;
+        rows[key].locked_by = NOBODY; has_xid[me] = false; in_transaction[me] = false; wrote = false; gone_since[me] = 0; mine = AT_FIRST;
         uploading = NOBODY;
         tombstones_wait_no_more();
         printf("writer %d: commits its row\n", me)
     }
+}
+
+/* The row is updated with the generation that was written; its trigger leaves a tombstone for the one that
+ * it named. That of a row that named none is cancelled in the same transaction, as any that is the row's own. */
+inline name_generation() {
+    atomic {
+        rows[key].locked_by == NOBODY;
+        if
+        :: !rows[key].there -> goto given_up
+#ifdef NEWER_WINS
+        :: rows[key].there && rows[key].generation > mine -> goto named
+#endif
+        :: else -> skip
+        fi;
+        in_transaction[me] = true; gone_since[me] = 0; rows[key].locked_by = me; has_xid[me] = true;
+        printf("writer %d: updates the generation\n", me)
+    }
+    gc_admit();
+    atomic {
+        cancel_tombstones();
+        if
+        :: rows[key].generation != mine && rows[key].generation != 0 ->
+            tombstones[TOMBSTONE_OF(key, rows[key].generation)].there = true
+        :: else -> skip
+        fi;
+        rows[key].generation = mine;
+        rows[key].locked_by = NOBODY; has_xid[me] = false; in_transaction[me] = false; wrote = false; gone_since[me] = 0;
+        tombstones_wait_no_more();
+        printf("writer %d: commits generation %d\n", me, mine)
+    }
+named:
+    mine = AT_FIRST
 }
 
 /* A tag, or another row with a foreign key. */
@@ -289,7 +377,7 @@ inline delete_reference() {
 }
 
 proctype Writer(byte me) {
-    byte key = KEY_OF(me), mine = 1, t;
+    byte key = KEY_OF(me), mine = AT_FIRST, t;
     bool wrote;
 again:
     {
@@ -308,6 +396,9 @@ again:
         insert_row();
 #ifdef ROW_FIRST
         write_object();
+#endif
+#ifdef NAMED_LATER
+        name_generation();
 #endif
         insert_reference();
 given_up:
@@ -444,6 +535,9 @@ inline gc_claim() {
         :: IS_DUE(1) -> t = 1
         :: IS_DUE(2) -> t = 2
 #endif
+#if TOMBSTONES > 3
+        :: IS_DUE(3) -> t = 3
+#endif
         fi;
         if
         :: !IS_SETTLED(t) -> gc_settle(); t = 0; goto end_idle
@@ -467,7 +561,7 @@ inline gc_claim() {
     atomic {
         for (key : 0 .. KEYS - 1) {
             if
-            :: rows[key].there && (KEYS > 1 || TOMBSTONE_OF(key, rows[key].generation) == t) ->
+            :: rows[key].there && (KEYS > 1 || IS_OF(t, key, rows[key].generation)) ->
                 tombstones[t].there = false; tombstones[t].settled = false; key = 0; give_back()
             :: else -> skip
             fi
@@ -491,7 +585,7 @@ inline gc_claim() {
 inline delete_object() {
     atomic {
 #ifdef CONDITIONAL
-        objects = objects & ~BIT(GENERATION_OF(t));
+        objects = (GENERATION_OF(t) == 0 -> 0 : objects & ~BIT(GENERATION_OF(t)));
 #else
         objects = 0;
 #endif
@@ -620,12 +714,13 @@ active proctype quiet() {
     atomic {
         timeout -> printf("all is quiet\n");
         for (k : 0 .. KEYS - 1) {
-            assert(!rows[k].there || objects != 0);
+            assert(!rows[k].there || HAS_OBJECT(k));
             assert(!rows[k].there || rows[k].references != 0)
         }
         for (t : 0 .. TOMBSTONES - 1) {
             assert(!tombstones[t].there)
         }
+#ifndef LOSS_ONLY
 #ifdef COPIED
         assert(objects == 0 || orphaned || rows[0].there || rows[1].there || rows[2].there)
 #else
@@ -634,6 +729,7 @@ active proctype quiet() {
 #ifdef VERSIONS
         ;
         assert(orphaned || objects == 0 || objects == BIT(rows[0].generation))
+#endif
 #endif
     }
 }
