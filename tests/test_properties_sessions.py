@@ -88,6 +88,10 @@ def grant(conn: Connection, schema: Schema, session: Session, people: Roles) -> 
             what = (f"select ({columns}), insert ({columns}), update ({columns}), delete, "
                     "truncate")
         execute(conn, f"grant {what} on {table} to {whom}")
+        # A TRUNCATE that cascades follows foreign keys of partitions, too.
+        for (part,) in rows(conn, "select inhrelid::regclass::text from pg_inherits "
+                                  f"where inhparent = {literal(str(table))}::regclass"):
+            execute(conn, f"grant truncate on {part} to {whom}")
         if session.has_owner:
             execute(conn, f"alter table {table} owner to {people.owner}; "
                           f"update gc.settings set trusted_roles = array['{people.owner}'::name]")

@@ -43,6 +43,11 @@ def line_of(storm: Storm) -> str:
             f"{len(oracle.violations)} violations")
 
 
+def line_of_operations(storm: Storm) -> str:
+    return "    " + ", ".join(f"{what} {number}" for what, number in sorted(
+        storm.oracle.counts.items()) if not what.startswith("kill"))
+
+
 def try_sabotage(sabotage: Sabotage, seed: int) -> bool:
     storm = blow(sabotage.world, seed, LONGEST, sabotage)
     first_at = storm.oracle.first_at
@@ -71,7 +76,7 @@ def main() -> int:
         return not is_good
     for world in worlds:
         storm = blow(world, options.seed, options.seconds)
-        print(line_of(storm), flush=True)
+        print(line_of(storm), line_of_operations(storm), sep="\n", flush=True)
         for violation in storm.oracle.violations:
             print(f"    {violation}", flush=True)
             is_good = False

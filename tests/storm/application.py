@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from conftest import Connection, execute, rows
 
-from storm.client import PATIENCE, REFUSALS, Client, is_lost
+from storm.client import CHANGES, PATIENCE, REFUSALS, TRUNCATES, Client, is_lost
 from storm.world import World
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 FILES = range(1, 17)  # Keys,
 PATHS = range(12)  # and objects that rows share.
 PICTURES = range(1, 7)
+SCANS, PAGES = range(1, 9), range(8)
 PAID = 100  # From here on: keys of one client, under which objects get a row that have none;
-OWN = 200  # and others of one client.
+OWN = 200  # and others of one client;
+ONCE = 1_000_000  # and those that are used once.
+KEPT_ALIVE = 0.2  # Seconds.
 LEVELS = ["read committed"] * 6 + ["repeatable read", "serializable"]
 
 
@@ -34,6 +37,8 @@ class Kind:
     written: str = "%s"  # As a value of the column.
     read: str = "file_id"
     has_key: bool = True  # PostgreSQL itself refuses to refer to nothing.
+    goes: bool = False  # When the application deletes the file, or changes its key.
+    parts: tuple[str, ...] = ()  # Partitions, at which statements may be aimed.
 
     @property
     def put(self) -> str:
@@ -42,15 +47,24 @@ class Kind:
 
 
 KINDS = {
-    "cascade": Kind("app.post"),
-    "set null": Kind("app.avatar"),
+    "cascade": Kind("app.post", goes=True),
+    "set null": Kind("app.avatar", goes=True),
     "restrict": Kind("app.receipt"),
     "deferred": Kind("app.invoice"),
     "composite": Kind("app.part"),
-    "partitioned": Kind("app.view"),
+    "partitioned": Kind("app.view", parts=("app.view_0", "app.view_1")),
     "column": Kind("app.mention", has_key=False),
     "array": Kind("app.mention", "file_ids", "array[%s, null]::integer[]", "file_ids[1]", False),
+    "set default": Kind("app.cover", goes=True),
+    "match full": Kind("app.sheet"),
+    "not valid": Kind("app.quote"),
+    "update cascade": Kind("app.alias", goes=True),
+    "update set null": Kind("app.guess", goes=True),
+    "json": Kind("app.mention", "content", "jsonb_build_object('file', %s::integer)",
+                 "(content ->> 'file')::integer", False),
+    "conditional": Kind("app.link", "about_id", read="about_id", has_key=False),
     "by digest": Kind("app.mention", "digest", "'d' || %s", "substr(digest, 2)::integer", False),
+    "truncated": Kind("app.batch"),
     "note": Kind("app.note", has_key=False),
 }
 
@@ -60,18 +74,25 @@ union all
 select u from app.mention cross join unnest(file_ids) as u where u is not null
 union all
 select substr(digest, 2)::integer from app.mention where digest is not null
+union all
+select (content ->> 'file')::integer from app.mention where content is not null
+union all
+select about_id from app.link
 """
+UNMENTIONED = (f"id not in ({MENTIONED}) and id not in "
+               "(select file_id from app.note where file_id is not null)")
 
 
 class Application(World):
-    refusals = REFUSALS | {"23503", "23001", "55P03"}  # A RESTRICT is 23001 from 18 on.
+    refusals = REFUSALS | {"23503", "23001", "ZG006"}  # A RESTRICT is 23001 from 18 on.
+    logged = {"55P03", "42704"}  # Of ALTER TABLE, which gives up soon; and of a lost foreign key.
     never = {
         "a mention of nothing":
             f"select id from ({MENTIONED}) as m where m.id not in (select id from app.file)",
     }
     dead = {
         "a file that nothing uses": f"""
-            select f.id, f.path from app.file as f
+            select f.id, f.path, f.xmin::text from app.file as f
             where f.id not in ({MENTIONED})
                 and not exists (select from app.post as r where r.file_id = f.id)
                 and not exists (select from app.avatar as r where r.file_id = f.id)
@@ -79,14 +100,22 @@ class Application(World):
                 and not exists (select from app.invoice as r where r.file_id = f.id)
                 and not exists (select from app.part as r where r.file_id = f.id)
                 and not exists (select from app.view as r where r.file_id = f.id)
+                and not exists (select from app.cover as r where r.file_id = f.id)
+                and not exists (select from app.sheet as r where r.file_id = f.id)
+                and not exists (select from app.quote as r where r.file_id = f.id)
+                and not exists (select from app.alias as r where r.file_id = f.id)
+                and not exists (select from app.guess as r where r.file_id = f.id)
                 and not exists (select from app.note as r where r.file_id = f.id)
+                and not exists (select from app.batch as r where r.file_id = f.id)
+                and not exists (select from app.seal as r where r.file_id = f.id)
                 and not exists (
                     select from app.file as r where r.thumbnail_of = f.id and r.id <> f.id)""",
         "a picture that nothing uses": """
-            select id from app.picture where id not in (
+            select id, xmin::text from app.picture where id not in (
                 select picture_id from app.frame where picture_id is not null)""",
         "a draft that was left": "select * from app.draft",
     }
+    patient = frozenset({"a draft that was left"})
 
     def __init__(self, storm: Storm) -> None:
         super().__init__(storm)
@@ -95,6 +124,9 @@ class Application(World):
             select 'file ' || id || ' ' || xmin, '{self.store}files/' || path from app.file
             union all
             select 'picture ' || id || ' ' || xmin, '{self.store}pictures/' || id from app.picture
+            union all
+            select 'scan ' || id || ' ' || s.xmin, '{self.store}scans/' || page
+            from app.scan as s cross join lateral (values (front), (back)) as p(page)
         """
         # Since when notes are declared to refer to files: they may be gone, if not for all of that.
         self.noted_since: float | None = 0.0
@@ -102,6 +134,7 @@ class Application(World):
     def create(self, conn: Connection) -> None:
         script = (Path(__file__).parent / "application.sql").read_text()
         execute(conn, script.replace("{store}", self.store))
+        execute(conn, f"update gc.settings set keep_alive = '{KEPT_ALIVE} seconds'")
 
     def client(self, number: int) -> Client:
         return User(self.storm, self, number)
@@ -110,7 +143,7 @@ class Application(World):
         return url.removeprefix(self.store).encode() * 20
 
     def abandon(self, conn: Connection) -> None:
-        tables = {kind.table for kind in KINDS.values()} | {"app.frame"}
+        tables = {kind.table for kind in KINDS.values()} | {"app.frame", "app.scan"}
         execute(conn, "".join(f"delete from {table};" for table in sorted(tables)))
         execute(conn, "update app.file set thumbnail_of = null")
 
@@ -120,23 +153,29 @@ class User(Client):
     to a file, moves, and clears."""
 
     weights = {
-        "upload": 14, "upload_own": 6, "insert_first": 10, "copy": 6, "copy_and_delete": 8,
-        "copy_own": 12,
-        "replace": 4, "refer": 20, "clear": 24, "move": 24, "refer_in_two_phases": 4, "delete": 8,
-        "thumbnail": 2,
-        "check_any": 30,
-        "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 4,
-        "pin": 2, "pause": 1, "declare": 1, "alter": 0.2, "ask": 0.5,
+        "upload": 14, "upload_own": 6, "upload_once": 6, "insert_first": 10, "copy": 6,
+        "copy_and_delete": 8, "copy_own": 12, "replace": 4, "refer": 20, "clear": 24, "move": 24,
+        "refer_in_two_phases": 4, "delete": 8, "change_key": 8,
+        "change_own_key": 6, "thumbnail": 2, "check_any": 30,
+        "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 8,
+        "upload_scan": 4, "insert_scan_first": 8, "copy_scan": 4, "delete_scan": 8, "pin": 2,
+        "hold_own": 4, "pause": 1, "declare": 3, "alter": 0.6, "alter_scan": 0.3, "truncate": 2,
+        "lose_keeper": 12, "ask": 0.5,
     }
 
     def __init__(self, storm: Storm, world: Application, number: int) -> None:
         super().__init__(storm, number)
         self.world = world
-        self.things = 0
+        self.things = self.once = 0
 
     def number_next(self) -> str:
         self.things += 1
         return f"client {self.number} {self.things}"
+
+    def number_once(self) -> int:
+        """A key that is used once."""
+        self.once += 1
+        return ONCE * (1 + self.number) + self.once
 
     def set_up_session(self, conn: Connection) -> None:
         """What was prepared survives a crash: somebody must end it."""
@@ -147,6 +186,7 @@ class User(Client):
                 conn.execute(f"{how} prepared '{name}'".encode())
         conn.execute("delete from app.draft where id = any (%s)",
                      [[self.number, OWN + self.number]])
+        self.give_key_back(conn)
 
     def url(self, path: object) -> str:
         return f"{self.world.store}files/{path}"
@@ -204,21 +244,26 @@ class User(Client):
         if mine:
             name = str(self.chance.choice(mine))
             with self.telling(name, None), self.transaction():
-                self.execute(f"delete from {KINDS[name].table} where id = %s", self.slot(name))
+                self.delete_reference(name)
             self.oracle.count("clear")
+
+    def delete_reference(self, name: str) -> None:
+        kind = KINDS[name]
+        tables = kind.parts if self.chance.random() < 0.5 else ()
+        for table in tables or (kind.table,):
+            self.execute(f"delete from {table} where id = %s", self.slot(name))
 
     def move(self) -> None:
         """What one of our references refers to gets another one, of another kind, a moment after
         the first has gone: the file is being reviewed by then."""
         mine = [(name, file) for name, told in self.told.items() for file in told.values
                 if name in KINDS and len(told.values) == 1 and isinstance(file, int)
-                and file != PAID + self.number]
+                and file not in (PAID + self.number, OWN + self.number)]
         if not mine:
             return
         name, file = self.chance.choice(mine)
         with self.telling(name, None):
-            self.execute(f"delete from {KINDS[str(name)].table} where id = %s",
-                         self.slot(str(name)))
+            self.delete_reference(str(name))
         if self.chance.random() < 0.5:
             time.sleep(self.chance.uniform(0, 0.04))
         other = self.kind()
@@ -242,7 +287,10 @@ class User(Client):
             f"select r.file, f.path from (select {kind.read} from {kind.table} where id = %s) "
             "as r(file) left join app.file as f on f.id = r.file", self.slot(str(what)))
         file, path = found[0] if found else (None, None)
-        if not self.check_told(what, file, *(("file", value) for value in told.values)):
+        excuses: list[Hashable] = [("file", value) for value in told.values] if kind.goes else []
+        if what == "truncated":
+            excuses.append("a truncate")
+        if not self.check_told(what, file, *excuses):
             return
         if file is None:
             return
@@ -289,6 +337,21 @@ class User(Client):
         self.have_own(mine, path)
         self.upload_path(path, mine + 100 * self.chance.randint(1, 3), self.kind(), lose_row)
 
+    def upload_once(self) -> None:
+        """An object whose address nobody uses again: what is forgotten of it stays forgotten."""
+        file, names = self.number_once(), self.chance.sample([*KINDS], 2)
+        self.upload_path(f"once-{file}", file, names[0])
+        if self.chance.random() < 0.5:
+            return
+        with self.telling(names[1], file), self.transaction():
+            self.put_reference(names[1], file)
+        # One right after the other, so that the file is queued twice.
+        for name in names:
+            with self.telling(name, None):
+                self.delete_reference(name)
+        if self.chance.random() < 0.5:
+            self.delete_file(self.conn, file)
+
     def insert_file(self, file: int, path: object) -> None:
         self.execute("insert into app.file (id, digest, path) values (%s, 'd' || %s, %s)",
                      file, file, str(path))
@@ -298,6 +361,10 @@ class User(Client):
         path = debt.removeprefix(self.world.store)
         if path.startswith("pictures/"):
             self.upload_this_picture(int(path.removeprefix("pictures/")))
+            return
+        if path.startswith("scans/"):
+            page = path.removeprefix("scans/")
+            self.upload_this_scan(PAID + self.number, page, page)
             return
         file = PAID + self.number
         if self.rows("select from app.file where id = %s", file):
@@ -315,22 +382,23 @@ class User(Client):
                     self.insert_file(file, path)
                     self.execute("insert into app.draft values (%s, %s)", self.number, file)
             except psycopg.Error as error:
-                if not is_lost(error) or not self.is_inserted():
+                # Our draft tells, and stays until we drop it.
+                if not is_lost(error) or not self.is_there(
+                        "select from app.draft where id = %s", self.number):
                     raise
             self.linger()
             self.storm.objects.put(self.url(path), self.world.content_of(self.url(path)))
         self.execute("delete from app.draft where id = %s", self.number)
         self.oracle.count("insert first")
 
-    def is_inserted(self) -> bool:
-        """The answer to our commit was lost. Our draft tells, and stays until we drop it."""
+    def is_there(self, query: str, *arguments: object) -> bool:
+        """The answer to our commit was lost."""
         self.forget_session()
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
                 with self.storm.database.connect() as conn:
-                    return bool(conn.execute(
-                        "select from app.draft where id = %s", [self.number]).fetchall())
+                    return bool(rows(conn, query, *arguments))
             except psycopg.OperationalError:
                 time.sleep(0.05)
         raise TimeoutError("the server does not come back")
@@ -423,8 +491,7 @@ class User(Client):
         with conn.transaction():
             rows(conn, "select from app.file where id = %s for update", file)
             conn.execute(
-                f"delete from app.file where id = %s and id not in ({MENTIONED}) and id not in "
-                "(select file_id from app.note where file_id is not null)".encode(), [file])
+                f"delete from app.file where id = %s and {UNMENTIONED}".encode(), [file])
             self.linger()
 
     def delete(self) -> None:
@@ -432,6 +499,51 @@ class User(Client):
         with self.oracle.taking(("file", file)):
             self.delete_file(self.conn, file)
         self.oracle.count("delete")
+
+    def change_key(self) -> None:
+        """References with an ON UPDATE follow or become null; any other refuses it."""
+        file, new = self.chance.sample(FILES, 2)
+        with self.oracle.taking(("file", file)), self.transaction(self.any_level()):
+            self.give_key(file, new)
+        self.oracle.count("change key")
+
+    def give_key(self, file: int, new: int) -> bool:
+        """As an application should: lock, look for mentions, change."""
+        self.rows("select from app.file where id = %s for update", file)
+        return self.execute(
+            "update app.file set id = %s, digest = 'd' || %s "
+            f"where id = %s and {UNMENTIONED}", new, new, file) > 0
+
+    def change_own_key(self) -> None:
+        """Of a file that only one reference of ours keeps, which follows it, or lets it go."""
+        path, mine = f"own-{self.number}", OWN + self.number
+        name, other = self.chance.sample(["update cascade", "update set null"], 2)
+        self.have_own(mine, path)
+        with self.telling(name, mine), self.telling(other, None), self.transaction():
+            self.execute(f"delete from {KINDS[other].table} where id = %s", self.slot(other))
+            self.put_reference(name, mine)
+        execute(self.other, f"delete from app.draft where id = {mine}")
+        self.linger()
+        new = mine + 100 * self.chance.randint(1, 3)
+        with (self.telling(name, new if name == "update cascade" else None),
+              self.transaction(self.any_level())):
+            if not self.give_key(mine, new):
+                if not self.rows("select from app.file where id = %s", mine):
+                    self.oracle.violated(f"file {mine} is gone, and {name} referred to it")
+                raise psycopg.errors.ForeignKeyViolation("somebody mentions it")
+        self.oracle.count("change own key")
+
+    def truncate(self) -> None:
+        """Of a table that refers to files, or of a collection with what it owns."""
+        tables = self.chance.choice(["app.batch", "app.frame, app.label, app.picture"])
+        if not self.storm.is_before(TRUNCATES):
+            return
+        if tables == "app.batch":  # There is a file that nothing else keeps.
+            file = self.number_once()
+            self.upload_path(f"once-{file}", file, "truncated")
+        with self.oracle.taking("a truncate"):
+            if self.change_tables(f"truncate {tables}"):
+                self.oracle.count("truncate")
 
     def thumbnail(self) -> None:
         file, other = self.chance.sample(FILES, 2)
@@ -443,7 +555,9 @@ class User(Client):
     # Pictures
 
     def upload_picture(self) -> None:
-        self.upload_this_picture(self.chance.choice(PICTURES))
+        is_once = self.chance.random() < 0.3
+        self.upload_this_picture(
+            self.number_once() if is_once else self.chance.choice(PICTURES))
 
     def upload_this_picture(self, picture: int) -> None:
         upload, begun = self.number_next(), time.monotonic()
@@ -455,6 +569,7 @@ class User(Client):
         self.linger_long()
         with self.telling("frame", picture), self.transaction():
             self.execute("insert into app.picture values (%s) on conflict do nothing", picture)
+            self.execute("insert into app.label (picture_id) values (%s)", picture)
             self.execute("insert into app.frame values (%s, %s) on conflict (id) do update "
                          "set picture_id = excluded.picture_id", self.number, picture)
             if not self.value("select gc.end_upload('picture', %s, %s)", str(picture), upload):
@@ -470,24 +585,115 @@ class User(Client):
     def delete_picture(self) -> None:
         picture = self.chance.choice(PICTURES)
         with self.oracle.taking(("picture", picture)), self.transaction():
+            self.execute("delete from app.label where picture_id = %s", picture)
             self.execute("delete from app.picture where id = %s", picture)
         self.oracle.count("delete picture")
 
     def restore_picture(self) -> None:
-        found = self.rows("select key from gc.trash_rows "
+        """With its labels. As long as its window lasts, its object is there."""
+        found = self.rows("select id, key from gc.trash_rows "
                           "where relation = 'app.picture'::regclass and until > now()")
-        if found:
+        if not found:
+            return
+        place, key = self.chance.choice(found)
+        try:
             with self.oracle.taking("a restore"), self.transaction():
-                self.rows("select gc.restore('picture', %s)", *self.chance.choice(found))
-            self.oracle.count("restore")
+                if self.value("select gc.restore('picture', %s)", key) and not self.rows(
+                        "select from app.label where picture_id = %s", int(key)):
+                    self.oracle.violated(f"picture {key} was restored without its labels")
+        except psycopg.Error as error:
+            if "the object of row" in str(error) and self.is_restorable(place, key):
+                self.oracle.violated(f"picture {key} could not be restored in time: {error}")
+            raise
+        self.oracle.count("restore")
+
+    def is_restorable(self, place: int, key: str) -> bool:
+        """Whether it still could be: it is the last that went under its key."""
+        return bool(self.rows(
+            "select from gc.trash_rows as r where r.id = %s and r.until > clock_timestamp() "
+            "and not exists (select from app.picture as p where p.id = %s) and not exists ("
+            "select from gc.trash_rows as o where (o.relation, o.key) = (r.relation, r.key) "
+            "and o.id > r.id)", place, int(key)))
 
     def check_frame(self) -> None:
         told = self.told["frame"]
         found = self.rows("select picture_id from app.frame where id = %s", self.number)
         # A restore may bring a frame of ours back, but takes none away.
         self.check_told("frame", found[0][0] if found else None,
-                        *(["a restore"] if found else []),
+                        *(["a restore"] if found else []), "a truncate",
                         *(("picture", value) for value in told.values))
+
+    # Scans
+
+    def upload_scan(self) -> None:
+        front, back = (str(self.chance.choice(PAGES)) for _ in "12")
+        if self.chance.random() < 0.3:
+            front = f"once-{self.number_once()}"
+        self.upload_this_scan(self.chance.choice(SCANS), front, back)
+
+    def upload_this_scan(self, scan: int, front: str, back: str) -> None:
+        """Its two objects are announced, written, and get a row, or are those of one now."""
+        urls = [f"{self.world.store}scans/{page}" for page in sorted({front, back})]
+        uploads, begun = [self.number_next() for _ in urls], time.monotonic()
+        for url, upload in zip(urls, uploads, strict=True):
+            self.rows("select gc.begin_upload('scan', %s, %s, '1 second', upload => %s)",
+                      str(scan), url, upload)
+        for url in urls:
+            self.put(url, begun)
+        self.linger_long()
+        with self.transaction():
+            self.put_scan(scan, front, back)
+            for upload in uploads:
+                if not self.value("select gc.end_upload('scan', %s, %s)", str(scan), upload):
+                    raise psycopg.errors.SerializationFailure("the upload took too long")
+        self.debts = [debt for debt in self.debts if debt not in urls]
+        self.oracle.count("upload scan")
+
+    def insert_scan_first(self) -> None:
+        """The row, which only we change, and then its objects: perhaps those of a moment ago."""
+        front, back = (str(self.chance.choice(PAGES)) for _ in "12")
+        scan = OWN + self.number
+        urls = [f"{self.world.store}scans/{page}" for page in (front, back)]
+        self.execute("delete from app.scan where id = %s", scan)
+        time.sleep(self.chance.uniform(0, 0.5))
+        with self.oracle.writing(urls[0]), self.oracle.writing(urls[1]):
+            try:
+                with self.transaction(self.any_level()):
+                    self.put_scan(scan, front, back)
+            except psycopg.Error as error:
+                if not is_lost(error) or not self.is_there(
+                        "select from app.scan where (id, front, back) = (%s, %s, %s)",
+                        scan, front, back):
+                    raise
+            self.linger()
+            for url in urls:
+                self.storm.objects.put(url, self.world.content_of(url))
+        self.oracle.count("insert scan first")
+
+    def put_scan(self, scan: int, front: str, back: str) -> None:
+        self.execute("insert into app.scan values (%s, %s, %s) on conflict (id) do update "
+                     "set front = excluded.front, back = excluded.back", scan, front, back)
+
+    def copy_scan(self) -> None:
+        """A page of one and a page of another become a third, and these may go meanwhile."""
+        one, two, scan = self.chance.sample(SCANS, 3)
+        with self.transaction(self.any_level()):
+            found = self.rows("select front from app.scan where id = %s "
+                              "union all select back from app.scan where id = %s", one, two)
+            if len(found) < 2:
+                raise psycopg.errors.ForeignKeyViolation("nothing to copy")
+            if self.chance.random() < 0.3:
+                self.execute("savepoint s")
+                self.put_scan(scan, found[1][0], found[1][0])
+                self.execute("rollback to s")
+            self.linger_long()
+            self.put_scan(scan, found[0][0], found[1][0])
+        self.oracle.count("copy scan")
+
+    def delete_scan(self) -> None:
+        with self.transaction():
+            self.execute("delete from app.scan where id = %s", self.chance.choice(SCANS))
+        self.oracle.count("delete scan")
 
     # Operators
 
@@ -503,16 +709,32 @@ class User(Client):
         self.rows("select gc.unpin('file', %s::text, %s)", str(file), holder)
         self.oracle.count("pin")
 
+    def hold_own(self) -> None:
+        """What only a pin, or gc.keep_alive, keeps: nobody else deletes it."""
+        mine = OWN + self.number
+        self.have_own(mine, f"own-{self.number}")
+        holder, is_pin = self.number_next(), self.chance.random() < 0.5
+        begun = time.monotonic()
+        is_held = self.value(
+            "select gc.pin('file', %s::text, 'storm', now() + interval '5 seconds', %s)",
+            str(mine), holder) if is_pin else self.value(
+            "select gc.keep_alive('file', %s)", str(mine))
+        self.execute("delete from app.draft where id = %s", mine)
+        time.sleep(self.chance.uniform(0, 1.0 if is_pin else KEPT_ALIVE))
+        if is_held and not self.rows("select from app.file where id = %s", mine) and (
+                time.monotonic() < begun + (4 if is_pin else KEPT_ALIVE)):
+            self.oracle.violated(f"file {mine} was {'pinned' if is_pin else 'kept alive'}, "
+                                 "and is gone")
+        if is_pin:
+            self.rows("select gc.unpin('file', %s::text, %s)", str(mine), holder)
+        self.oracle.count("hold own")
+
     def pause(self) -> None:
-        what = self.chance.choice(["reviews", "deletes", None])
-        self.rows("select gc.pause('file', 'storm', now() + interval '1 second', %s)", what)
-        time.sleep(self.chance.uniform(0, 0.5))
-        self.rows("select gc.resume('file')")
-        self.oracle.count("pause")
+        self.pause_this("file")
 
     def declare(self) -> None:
         """Notes refer to files, and then they do not. One client says so."""
-        if self.number != 0:
+        if self.number != 0 or not self.storm.is_before(CHANGES):
             return
         self.world.noted_since = None
         if self.rows("select from gc.declared_references where referencing = 'app.note'::regclass"):
@@ -535,12 +757,56 @@ class User(Client):
             "partition app.view_1 for values with (modulus 2, remainder 1)",
             "alter table app.avatar alter column file_id set default null",
         ])
-        with self.transaction():
-            execute(self.conn, f"set local lock_timeout = '50ms'; {change}")
-        self.oracle.count("alter")
+        if self.storm.is_before(CHANGES) and self.change_tables(change):
+            self.oracle.count("alter")
+
+    def change_tables(self, change: str) -> bool:
+        """Whoever needs a table for itself gives up soon."""
+        try:
+            with self.transaction():
+                execute(self.conn, f"set local lock_timeout = '50ms'; {change}")
+            return True
+        except psycopg.errors.LockNotAvailable:
+            self.oracle.refused("55P03")
+            return False
+
+    def alter_scan(self) -> None:
+        """In one transaction with a delete: its trigger does not fit the table any more."""
+        kind = self.chance.choice(["text", "varchar(200)"])
+        if self.change_tables(f"alter table app.scan alter column front type {kind}; "
+                              f"delete from app.scan where id = {self.chance.choice(SCANS)}"):
+            self.oracle.count("alter scan")
+
+    def lose_keeper(self) -> None:
+        """A foreign key goes for a while. What only that kept is kept as well meanwhile."""
+        if self.number != 0 or not self.storm.is_before(CHANGES):
+            return
+        mine = OWN + self.number
+        self.have_own(mine, f"own-{self.number}")
+        self.execute("insert into app.seal values (%s, %s)", self.number, mine)
+        if self.change_tables("alter table app.seal drop constraint if exists seal_file_fkey"):
+            self.execute("delete from app.draft where id = %s", mine)
+            time.sleep(self.chance.uniform(0, 3))  # The code is made again first.
+            if not self.rows("select from app.file where id = %s", mine):
+                self.oracle.violated(f"file {mine} is gone, and only the key that kept it had")
+            self.oracle.count("lose keeper")
+        self.forget_session()  # Whoever connects gives the key back.
+
+    def give_key_back(self, conn: Connection) -> None:
+        if self.number == 0:
+            conn.execute("delete from app.seal")
+            if not rows(conn, "select from pg_constraint where conname = 'seal_file_fkey'"):
+                execute(conn, "set lock_timeout = '1s'; alter table app.seal add constraint "
+                              "seal_file_fkey foreign key (file_id) references app.file; "
+                              "reset lock_timeout")
 
     def ask(self) -> None:
-        self.rows(self.chance.choice([
-            "select from gc.status()", "select from gc.preview()", "select from gc.forecast()",
-            "select from gc.explain('file', '3')", "select from gc.check()"]))
-        self.oracle.count("ask")
+        """An answer that needs new code does not wait for who makes it, or for a migration; and
+        there is none while a foreign key is gone."""
+        try:
+            self.rows(self.chance.choice([
+                "select from gc.status()", "select from gc.preview()", "select from gc.forecast()",
+                "select from gc.explain('file', '3')", "select from gc.check()"]))
+            self.oracle.count("ask")
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedObject) as error:
+            self.oracle.refused(str(error.sqlstate))

@@ -13,6 +13,7 @@ import psycopg
 from conftest import ROOT, Database
 from test_markers import Server
 
+from storm.client import MINUTE
 from storm.kills import Kills, Runners
 from storm.objects import Objects
 from storm.oracle import Oracle
@@ -115,6 +116,10 @@ class Storm:
             stop.set()
             for thread in threads:
                 thread.join()
+
+    def is_before(self, second: float) -> bool:
+        """Of the minute."""
+        return (time.monotonic() - self.begun) % MINUTE < second
 
     def look(self, until: float) -> None:
         """As long as the session lasts: it is killed like any other."""

@@ -20,10 +20,26 @@ if TYPE_CHECKING:
 # The session, or the whole server, has been killed.
 LOST = {None, "57P01", "57P02", "57P03"}
 PATIENCE = 60.0  # Seconds: a server that crashes is back by then.
+STUCK = 180.0  # Seconds that no operation takes, with all that crashes meanwhile.
+
+# Of each minute, the seconds in which tables change. What makes code again, or truncates, has the
+# engine scan all rows, which mends whatever was forgotten: so then comes a time without.
+MINUTE, CHANGES, TRUNCATES = 60.0, 20.0, 25.0
 
 # 23505: two of our own, or a row that came back, had one key. 40P01: the watcher finds out from the
 # server's log whether that was a deadlock of ours.
 REFUSALS = {"ZG001", "ZG005", "ZG010", "40001", "23505", "40P01"}
+
+# What went by reviews that began after a moment.
+REVIEWED_SINCE = """
+select d.collection, d.key from (
+    select collection, key, event, created_at from gc.tombstones
+    union all
+    select collection, key, event, row_deleted_at from gc.deletion_log
+) as d(collection, key, event, gone_at)
+where d.collection = %s and d.event is not null and d.gone_at > %s
+limit 3
+"""
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -60,6 +76,7 @@ class Client:
         self.chance = random.Random(f"{storm.seed} {number}")
         self.told: dict[Hashable, Told] = {}
         self.debts: list[str] = []  # Objects that we have written, and that have no row by us.
+        self.operations = 0
         self._conn: Connection | None = None
         self._other: Connection | None = None
 
@@ -130,6 +147,9 @@ class Client:
     def live(self, stop: threading.Event) -> None:
         names, weights = list(self.weights), list(self.weights.values())
         while not stop.is_set():
+            # What one finds out does not change what the next one decides.
+            self.operations += 1
+            self.chance = random.Random(f"{self.storm.seed} {self.number} {self.operations}")
             for debt in self.debts[:1]:
                 self.attempt("pay", functools.partial(self.pay, debt))
             (name,) = self.chance.choices(names, weights)
@@ -138,6 +158,7 @@ class Client:
 
     def attempt(self, name: str, operation: Callable[[], object]) -> None:
         """Refusals are counted. What is no refusal, and no loss of the session, is a violation."""
+        begun = time.monotonic()
         try:
             operation()
         except TooLate:
@@ -146,12 +167,14 @@ class Client:
             if is_lost(error):
                 self.oracle.refused("lost")
                 self.forget_session()
-            elif error.sqlstate in self.storm.world.refusals:
+            elif error.sqlstate in self.storm.world.refusals and error.diag.schema_name != "gc":
                 self.oracle.refused(str(error.sqlstate))
             else:
                 self.oracle.violated(f"{name}: {error.sqlstate} {error}")
         except Exception as error:
             self.oracle.violated(f"{name}: {type(error).__name__} {error}")
+        if time.monotonic() > begun + STUCK:
+            self.oracle.violated(f"{name} took {time.monotonic() - begun:.0f} s")
 
     def forget_session(self) -> None:
         """Both of them: it is not known which one was lost."""
@@ -210,6 +233,23 @@ class Client:
             return False
         self.told[what] = Told(told.since, frozenset([found]))
         return True
+
+    # Operators
+
+    def pause_this(self, collection: str) -> None:
+        """What is paused is not reviewed, unless another client resumes it."""
+        what, begun = self.chance.choice(["reviews", "deletes", None]), time.monotonic()
+        self.rows("select gc.pause(%s, 'storm', now() + interval '1 second', %s)", collection, what)
+        since = self.value("select clock_timestamp()")
+        time.sleep(self.chance.uniform(0, 0.5))
+        if what != "deletes":
+            went = self.rows(REVIEWED_SINCE, collection, since)
+            if went and time.monotonic() < begun + 0.9 and not self.oracle.may_be_gone(
+                    begun, [("resume", collection)]):
+                self.oracle.violated(f"{collection} was paused, and a review deleted {went}")
+        with self.oracle.taking(("resume", collection)):
+            self.rows("select gc.resume(%s)", collection)
+        self.oracle.count("pause")
 
     # Objects
 

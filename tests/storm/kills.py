@@ -70,6 +70,17 @@ class Runners:
         self.processes[index].join()
         self.processes[index] = self.start()
 
+    def end_one(self, index: int) -> None:
+        """As a deployment does: it ends its batch, and gives back what it has not begun."""
+        process = self.processes[index]
+        process.terminate()
+        process.join(ENDS_WITHIN)
+        log = self.storm.folder / "logs" / str(process.pid)
+        has_failed = log.exists() and "Traceback" in log.read_text()
+        if process.exitcode is None or has_failed:
+            self.storm.oracle.violated(f"a runner that was told to end has not ended well ({log})")
+        self.kill(index)
+
     def stop_for(self, index: int, seconds: float) -> None:
         """Never from the look at the clock to the delete: see worker.py."""
         pid = self.processes[index].pid
@@ -114,10 +125,12 @@ def state_of(pid: int) -> str:
 
 # Of so many, in an order that is new each time.
 ROUND = ["a session"] * 12 + ["a runner"] * 3 + ["a runner stopped"] * 4 + [
-    "the server", "a failover", "a copy"]
+    "a runner ended", "a runner ended", "the server", "a failover", "a copy"]
 # Seconds between two of them; and when sessions may live longer, so that their plans grow old.
 PAUSE, LATER_PAUSE = (0.1, 1.0), (1.0, 8.0)
-COPY_LIVES = 30.0  # Seconds, at most: less than it would have to watch the marker.
+BIG = ["the server", "a failover", "a copy"]  # They come first in the first round.
+ENDS_WITHIN = 60.0  # Seconds: a runner ends in a few, or leaves what does not end.
+COPY_LIVES = 90.0  # Seconds, at most: less than it would have to watch the marker.
 
 
 class Kills:
@@ -128,26 +141,31 @@ class Kills:
         self.chance = random.Random(f"{storm.seed} kills")
 
     def go_on(self, stop: threading.Event) -> None:
+        order = self.chance.sample(BIG, len(BIG))
         while True:
-            for what in self.chance.sample(ROUND, len(ROUND)):
+            for what in order:
                 if stop.wait(self.chance.uniform(*self.pause())):
                     return
                 try:
                     self.storm.runners.check()
-                    self.happen(what)
+                    if self.happen(what):
+                        self.storm.oracle.count(f"kill: {what}")
                 except Exception as error:
                     self.storm.oracle.violated(f"{what}: {type(error).__name__} {error}")
                     return
-                self.storm.oracle.count(f"kill: {what}")
+            order = self.chance.sample(ROUND, len(ROUND))
 
     def pause(self) -> tuple[float, float]:
         return PAUSE if time.monotonic() < self.storm.later else LATER_PAUSE
 
-    def happen(self, what: str) -> None:
+    def happen(self, what: str) -> bool:
+        """False: it came to nothing."""
         if what == "a session":
             self.end_a_session()
         elif what == "a runner":
             self.storm.runners.kill(self.any_runner())
+        elif what == "a runner ended":
+            self.storm.runners.end_one(self.any_runner())
         elif what == "a runner stopped":
             seconds = self.chance.choice([0.3, 1.0, 1.3]) * self.storm.lease
             self.storm.runners.stop_for(self.any_runner(), seconds)
@@ -158,7 +176,8 @@ class Kills:
             self.fail_over()
             self.end_watch()
         else:
-            self.copy()
+            return self.copy()
+        return True
 
     def end_watch(self) -> None:
         """As if it were a copy of the disk, it would watch for longer than a storm lasts."""
@@ -210,9 +229,10 @@ class Kills:
         self.storm.use(standby)
         shutil.rmtree(primary.folder / "data")
 
-    def copy(self) -> None:
+    def copy(self) -> bool:
         """A copy of the disk that nothing tells from the original, and a runner for it. In the copy
-        everything is garbage; but nothing must be deleted, because the original is alive."""
+        everything is garbage; but nothing must be deleted, because the original is alive. False:
+        the machine is so busy that the runner has not come to try."""
         folder = self.storm.folder / f"copy {time.monotonic()}"
         for name in ("journal", "logs"):
             (folder / name).mkdir(parents=True)
@@ -229,6 +249,8 @@ class Kills:
             end = time.monotonic() + COPY_LIVES
             while time.monotonic() < end and not has_tried(folder / "logs" / str(process.pid)):
                 time.sleep(0.2)
+            tried = has_tried(folder / "logs" / str(process.pid))
             time.sleep(1)
             process.kill()
             process.join()
+        return tried

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -28,6 +29,17 @@ def digest_of(content: bytes) -> str:
 
 
 DIGESTS = {digest_of(content): content for content in CONTENTS}
+
+# Of the tags e…, retention leaves the newest. They are in one repository, and each has one blob:
+# what stays keeps few blobs from becoming garbage.
+EXPIRES_IN = "acme/web"
+NEWEST = 1
+RULES = f"""
+insert into registry.retention (action, tags, newest, within, note) values
+    ('keep', 'e*', {NEWEST}, null, null),
+    ('delete', 'e*', null, null, null),
+    ('untagged', '**', null, '100 milliseconds', 'comes and goes');
+"""
 
 
 class Registry(World):
@@ -71,13 +83,25 @@ class Registry(World):
                     select from registry.referrers as r where r.manifest_id = m.id)""",
         "a repository that was deleted":
             "select path, state from registry.repositories where state <> 'active'",
+        "tags that retention should have deleted": f"""
+            select r.path, array_agg(t.name)
+            from registry.tags as t join registry.repositories as r on r.id = t.repository_id
+            where t.name like 'e%' group by r.path having count(*) > {NEWEST}""",
     }
+    patient = frozenset({
+        "a repository that was deleted", "tags that retention should have deleted"})
+    waiting = """
+        select 'retention', due_at::text, marked_repositories from registry.retention_round
+        where due_at <= now() or marked_repositories <> '{}'"""
 
     def __init__(self, storm: Storm) -> None:
         super().__init__(storm)
         self.payloads: dict[str, bytes] = {}
+        self.once: dict[str, bytes] = {}  # Contents that nobody uploads again.
         self.lock = threading.Lock()
         self.pushed: dict[str, list[str]] = {repository: [] for repository in REPOSITORIES}
+        # When a client last pushed this tag e…; infinity: it does so now.
+        self.tagged_at: dict[str, float] = {}
 
     def create(self, conn: Connection) -> None:
         store = self.storm.objects.prefix.removesuffix("/")
@@ -85,6 +109,7 @@ class Registry(World):
         # What has no object of its own can be restored at any time; blobs, see change_undo.
         execute(conn, "update gc.collections set undo = '1 second' where name in "
                       "('manifest', 'tag')")
+        execute(conn, RULES)
         for repository in REPOSITORIES:
             rows(conn, "select registry.create_repository(%s)", repository)
 
@@ -92,7 +117,10 @@ class Registry(World):
         return Pusher(self.storm, self, number)
 
     def content_of(self, url: str) -> bytes:
-        return DIGESTS["sha256:" + url.split("/")[-2]]
+        return self.content("sha256:" + url.split("/")[-2])
+
+    def content(self, digest: str) -> bytes:
+        return DIGESTS.get(digest) or self.once[digest]
 
     def note_push(self, repository: str, digest: str, payload: bytes) -> None:
         with self.lock:
@@ -102,10 +130,25 @@ class Registry(World):
                 pushed.append(digest)
                 del pushed[:-10]
 
+    @contextlib.contextmanager
+    def tagging(self, tag: str) -> Iterator[None]:
+        """Whatever the outcome: the tag may be a newer one from now on."""
+        self.tagged_at[tag] = math.inf
+        try:
+            yield
+        finally:
+            self.tagged_at[tag] = time.monotonic()
+
+    def may_have_expired(self, tag: str, since: float) -> bool:
+        """Whether so many others may be newer that retention deletes this one."""
+        newer = [other for other, at in [*self.tagged_at.items()] if at >= since and other != tag]
+        return tag.startswith("e") and len(newer) >= NEWEST
+
     def calm_down(self, conn: Connection) -> None:
         super().calm_down(conn)
         # Whose creator never learned its name: it would be deleted after two minutes.
         execute(conn, "update registry.repositories set state = 'deleting' where state = 'initial'")
+        execute(conn, "update registry.retention set enabled = true")
 
     def abandon(self, conn: Connection) -> None:
         execute(conn, "delete from registry.tags")
@@ -118,9 +161,10 @@ class Pusher(Client):
     """A client of the registry. Tags with its number are its own."""
 
     weights = {
-        "push": 14, "push_half": 26, "push_shared": 2, "push_list": 2, "push_referrer": 2,
-        "retag": 8, "untag": 40, "untag_shared": 6, "delete_manifest": 4, "mount": 4, "unlink": 2,
-        "pull": 30, "create_repository": 3, "delete_repository": 1, "fill_repository": 1, "pin": 3,
+        "push": 14, "push_half": 20, "push_once": 6, "push_shared": 2, "push_list": 2,
+        "push_referrer": 2, "retag": 8, "untag": 40, "untag_shared": 6, "delete_manifest": 4,
+        "mount": 4, "unlink": 2, "pull": 30, "create_repository": 3, "delete_repository": 1,
+        "fill_repository": 1, "pin": 3, "push_expiring": 8, "deploy": 5, "change_rules": 4,
         "restore_blob": 2, "restore_manifest": 4, "restore_tag": 4, "pause": 1, "change_undo": 0.1,
         "ask": 0.5,
     }
@@ -145,6 +189,9 @@ class Pusher(Client):
     def tag(self) -> str:
         return f"c{self.number}"
 
+    def expiring_tag(self) -> str:
+        return f"e{self.number}"
+
     def manifest(self, repository: str) -> str:
         """One that somebody has pushed there, and that may have gone."""
         with self.world.lock:
@@ -166,7 +213,8 @@ class Pusher(Client):
         self.linger()
         self.put(url, begun)
         self.linger_long()
-        self.call("finish_blob_upload", repository, digest, len(DIGESTS[digest]), "x/y", upload)
+        size = len(self.world.content(digest))
+        self.call("finish_blob_upload", repository, digest, size, "x/y", upload)
         self.debts = [debt for debt in self.debts if debt != url]
 
     def pay(self, debt: str) -> None:
@@ -195,15 +243,19 @@ class Pusher(Client):
         payload = json.dumps(document).encode()
         digest = digest_of(payload)
         self.world.note_push(repository, digest, payload)
-        if tag is None or not tag.startswith("c"):
-            self.call("put_manifest", repository, payload, tag)
-            return
-        with self.telling((repository, tag), digest):
+        with contextlib.ExitStack() as stack:
+            if tag in (self.tag(), self.expiring_tag()):
+                stack.enter_context(self.telling((repository, tag), digest))
+            if tag == self.expiring_tag():
+                stack.enter_context(self.world.tagging(tag))
             self.call("put_manifest", repository, payload, tag)
 
     def push_image(self, tag: str | None, **more: object) -> None:
-        repository = self.repository()
-        document = self.document() | more
+        self.push_image_to(self.repository(), self.document() | more, tag)
+
+    def push_image_to(
+        self, repository: str, document: dict[str, Any], tag: str | None
+    ) -> None:
         for part in [document["config"], *document["layers"]]:
             self.upload(repository, part["digest"])
         self.put_manifest(repository, document, tag)
@@ -215,8 +267,17 @@ class Pusher(Client):
         """A blob that no manifest will use."""
         self.upload_anew(self.repository(), self.chance.choice([*DIGESTS]))
 
+    def push_once(self) -> None:
+        """An object that nobody uploads again: what is forgotten of it stays forgotten."""
+        content = f"once {self.number} {self.operations}".encode()
+        self.world.once[digest_of(content)] = content
+        self.upload_anew(self.repository(), digest_of(content))
+
     def push_shared(self) -> None:
         self.push_image("latest")
+
+    def push_expiring(self) -> None:
+        self.push_image_to(EXPIRES_IN, self.document() | {"layers": []}, self.expiring_tag())
 
     def push_referrer(self) -> None:
         about = {"mediaType": "x/y", "digest": self.manifest(self.repository()), "size": 1}
@@ -300,10 +361,17 @@ class Pusher(Client):
         since = self.told[what].since
         # A restore may bring a tag of ours back, but takes none away.
         came_back = ["a restore"] if found else []
-        if not self.check_told(what, found[0] if found else None, *excuses, *came_back):
-            return
-        if not found:
-            return
+        if not found and self.world.may_have_expired(tag, since):
+            del self.told[what]
+        elif self.check_told(what, found[0] if found else None, *excuses, *came_back) and found:
+            self.check_image(repository, found, since, excuses,
+                             lambda: self.world.may_have_expired(tag, since))
+
+    def check_image(
+        self, repository: str, found: tuple[Any, ...], since: float, excuses: list[Hashable],
+        may_go: Callable[[], bool],
+    ) -> None:
+        """What was found can be pulled, with every byte, unless it may have gone since."""
         digest, _, payload = found
         if bytes(payload) != self.world.payloads[digest]:
             self.oracle.violated(f"{digest} has another payload")
@@ -312,8 +380,10 @@ class Pusher(Client):
                      *document.get("layers", [])]:
             blob = self.look_up("get_blob", repository, part["digest"])
             content = self.storm.objects.get(blob[0]) if blob else None
-            if content != DIGESTS[part["digest"]] and not self.oracle.may_be_gone(since, excuses):
-                self.oracle.violated(f"{what}: {part['digest']} of {digest} cannot be pulled")
+            if content != DIGESTS[part["digest"]] and not (
+                    self.oracle.may_be_gone(since, excuses) or may_go()):
+                self.oracle.violated(
+                    f"{part['digest']} of {repository}@{digest} cannot be pulled")
 
     def look_up(self, function: str, *arguments: object) -> tuple[Any, ...] | None:
         try:
@@ -345,6 +415,45 @@ class Pusher(Client):
                 self.oracle.violated(f"{collection} {key} was pinned, and is gone")
         self.value("select gc.unpin(%s, %s::text, %s)", collection, key, holder)
         self.oracle.count("pin")
+
+    def deploy(self) -> None:
+        """A cluster runs what has a tag of ours; while it says so, it can pull that."""
+        mine = [what for what, told in self.told.items()
+                if isinstance(what, tuple) and told.values != {None}]
+        may_expire = [what for what in mine if what[1] == self.expiring_tag()]
+        if not mine:
+            return
+        repository, tag = self.chance.choice(may_expire or mine)
+        begun = time.monotonic()
+        ((_, is_pinned),) = self.rows(
+            "select * from registry.report_deployed(%s, %s, now() + interval '2 seconds')",
+            f"cluster {self.number}", [f"registry.example/{repository}:{tag}"])
+        if is_pinned:
+            time.sleep(self.chance.uniform(0, 0.5))
+            self.check_deployed(repository, tag, begun)
+        self.oracle.count("deploy")
+
+    def check_deployed(self, repository: str, tag: str, since: float) -> None:
+        found = self.look_up("get_manifest", repository, tag)
+        if self.may_be_over(since):
+            return
+        told = self.told[repository, tag].values
+        excuses: list[Hashable] = [repository, *((repository, value) for value in told)]
+        if found:
+            self.check_image(
+                repository, found, since, excuses, lambda: self.may_be_over(since))
+        elif not self.oracle.may_be_gone(since, excuses):
+            self.oracle.violated(f"{repository}:{tag} was deployed, and is gone")
+
+    def may_be_over(self, since: float) -> bool:
+        """A pin that has half of its time left is not renewed."""
+        return time.monotonic() > since + 0.9
+
+    def change_rules(self) -> None:
+        """Whatever changes, a round of retention begins."""
+        self.rows("update registry.retention set enabled = %s where note = 'comes and goes' "
+                  "returning 1", self.chance.random() < 0.5)
+        self.oracle.count("change rules")
 
     def restore_blob(self) -> None:
         """With its links, and a repository that went."""
@@ -399,11 +508,7 @@ class Pusher(Client):
 
     def pause(self) -> None:
         collection = self.chance.choice(["blob", "manifest", "repository"])
-        what = self.chance.choice(["reviews", "deletes", None])
-        self.rows("select gc.pause(%s, 'storm', now() + interval '1 second', %s)", collection, what)
-        time.sleep(self.chance.uniform(0, 0.5))
-        self.rows("select gc.resume(%s)", collection)
-        self.oracle.count("pause")
+        self.pause_this(collection)
 
     def change_undo(self) -> None:
         """Now and then: the code of all collections is made again, which takes a second."""

@@ -83,6 +83,34 @@ SABOTAGES = [
         "gc._settle", "application",
         (("when oldest is null and gc._durable_on() is null then '1' else newest\n",
           "when true then '1' else newest\n"),)),
+    Sabotage(
+        "what is deployed", "registry",
+        (("select true, null::bigint, 'pinned by ' || o.holder where o.holder is not null\n"
+          "        union all\n", ""),
+         ("        ) and not registry._is_pinned(t.namespace_id, t.repository_id, "
+          "t.manifest_id);\n",
+          "        );\n"),
+         ("        union all\n        select 'tag', o.tag where o.tag is not null\n", ""))),
+    Sabotage(
+        "tombstones of what the application deletes", "application",
+        (("from {source} as {alias}{each}\nwhere {url} is not null$template$,",
+          "from {source} as {alias}{each}\nwhere {url} is not null "
+          "and current_setting('blobgc.reviewing', true) <> ''$template$,"),)),
+    Sabotage(
+        "pins in a review", "application",
+        (("where {t_is_q} and p.collection = {name} and p.until > clock_timestamp())', c.words)",
+          "where {t_is_q} and p.collection = {name} and false)', c.words)"),
+         ("concat_ws(E'\\n', gc._spare_pinned_sql(c), gc._spare_mentioned_sql(c),",
+          "concat_ws(E'\\n', gc._spare_mentioned_sql(c),"))),
+    Sabotage(
+        "pauses", "application",
+        (("where p.what = _is_paused.what and p.until > clock_timestamp()",
+          "where p.what = _is_paused.what and false"),)),
+    Sabotage(
+        "the undo window of an object", "application",
+        (("        'due_at', case when c.undo = '0' then 'now()'\n"
+          "            else format('now() + interval %L', c.undo) end,",
+          "        'due_at', 'now()',"),)),
     # Who finds another marker than its own watches it, and who watches compares as well.
     Sabotage(
         "the comparison of the marker", "registry",

@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 # As the server's log_line_prefix makes it.
 LOGGED = re.compile(r"([0-9A-Z]{5})\|([^|]*)\|([^|]*)\|(ERROR|FATAL|PANIC|DETAIL):  (.*)")
 DEADLOCK = "40P01"
-# Who reads a table and then writes it has one with an ALTER TABLE that comes between.
-KNOWN_DEADLOCKS = ("alter table",)
+# Who reads a table and then writes it has one with an ALTER TABLE that comes between. And whoever
+# gives a row another key waits for who deletes the row that has it, and looks at what refers to it.
+KNOWN_DEADLOCKS = ("alter table", "update app.file set id = ")
 # A runner asks, at its start, what it may call; and who locks a table ends its vacuum.
 HARMLESS = ("a batch must have at least one row", "a worker must have a name",
             "canceling autovacuum task")
+# Seconds: so long no object is without a row and a tombstone; and when runners have less haste, and
+# many storms may share the machine.
+FORGOTTEN_AFTER, LATER_FORGOTTEN_AFTER = 20.0, 90.0
+DEAD_AFTER = 20.0  # Seconds that no row is without a use, after the reviews of that time,
+LOOKS = 20  # and if it was looked at so often meanwhile: who is stopped finds all of it old.
+OF_RUNNERS = {"40001"}  # What the server may refuse them.
 # Sessions that were ended, and a server that crashed.
 OF_KILLS = {"57P01", "57P02", "57P03", "08006", "08P01"}
 
@@ -92,12 +99,17 @@ class Watcher:
         self.journals = Journals(storm)
         self.read_up_to: Counter[Path] = Counter()
         self.entries: dict[Path, str] = {}  # Of each log, the last one, so far.
+        self.forgotten: dict[str, float] = {}  # Objects that nothing names, and since when.
+        # What is dead, since when, and how often it was seen.
+        self.dead: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def look(self, conn: Connection) -> None:
         self.look_for_objects(conn)
+        self.look_for_rows(conn)
         for what, query in self.storm.world.never.items():
             for row in rows(conn, query):
                 self.oracle.violated(f"{what}: {row}")
+        self.look_for_dead_rows(conn)
         self.look_at_failures(conn)
         self.read_logs()
         self.journals.read()
@@ -116,6 +128,55 @@ class Watcher:
             for row, what in suspicious:
                 if row in after:
                     self.oracle.violated(f"row {row[0]} is there, and its object {row[1]} {what}")
+
+    def look_for_rows(self, conn: Connection) -> None:
+        """An object has a row, or a tombstone, or somebody is about to give it a row."""
+        objects = self.storm.objects.urls()
+        named = {url for (url,) in rows(conn, f"""
+            select url from ({self.storm.world.live}) as l(name, url)
+            union select url from gc.tombstones""")}
+        named |= self.oracle.unwritten()
+        named.update(*(client.debts for client in self.storm.clients))
+        if rows(conn, "select from gc.unread_rows"):
+            return  # Rows that a trigger could not work out: the next review does.
+        now = time.monotonic()
+        self.forgotten = {url: self.forgotten.get(url, now) for url in objects - named}
+        for url, since in self.forgotten.items():
+            patience = FORGOTTEN_AFTER if now < self.storm.later else LATER_FORGOTTEN_AFTER
+            if now > since + patience:
+                self.oracle.violated(f"{url} has had neither a row nor a tombstone for a while")
+
+    def look_for_dead_rows(self, conn: Connection) -> None:
+        """Whatever is dead goes soon, though it may not be used again before the end."""
+        world, now = self.storm.world, time.monotonic()
+        found = [(what, *row) for what, query in world.dead.items() if what not in world.patient
+                 for row in rows(conn, query)]
+        before, self.dead = self.dead, {}
+        if not found or self.is_scanning(conn) or rows(conn, world.waiting):
+            return
+        for one in found:
+            since, looks = before.get(one, (now, 0))
+            self.dead[one] = since, looks + 1
+            if looks > LOOKS and self.reviewed_up_to(conn, now) > since + DEAD_AFTER:
+                self.oracle.violated(
+                    f"{one} has been dead for a while; queued: {self.queued(conn)}")
+
+    def queued(self, conn: Connection) -> list[tuple[object, ...]]:
+        return [row for queue in self.queues(conn) for row in rows(
+            conn, f"select '{queue}', event, count(*), min(review_after) - now(), "
+                  f"max(review_after) - now(), max(review_count) from {queue} group by event")]
+
+    def reviewed_up_to(self, conn: Connection, now: float) -> float:
+        """What was queued before has been looked at: reviews may be behind on a busy machine."""
+        overdue = [row[0] for queue in self.queues(conn) for row in rows(
+            conn, "select coalesce(extract(epoch from now() - min(review_after)), 0)::float "
+                  f"from {queue} where review_after < now()")]
+        return now - max(overdue, default=0.0)
+
+    def is_scanning(self, conn: Connection) -> bool:
+        """What a TRUNCATE has let go is found by a scan, which takes its time."""
+        return bool(rows(conn, "select from gc.scan_requests "
+                               "union all select from gc.collections where scanning"))
 
     def look_at_failures(self, conn: Connection) -> None:
         """Reviews that fail are tried again: nobody is told, so somebody has to look."""
@@ -162,8 +223,9 @@ class Watcher:
         if sqlstate == DEADLOCK:
             if kind == "DETAIL" and not any(part in entry for part in KNOWN_DEADLOCKS):
                 self.oracle.violated(f"a deadlock: {entry}")
-        elif kind in ("ERROR", "FATAL", "PANIC") and (
-                sqlstate not in OF_KILLS | self.storm.world.refusals):
+        elif kind in ("ERROR", "FATAL", "PANIC") and sqlstate not in OF_KILLS | (
+                OF_RUNNERS if application.startswith("blobgc")
+                else self.storm.world.refusals | self.storm.world.logged):
             self.oracle.violated(f"in the server's log: {sqlstate} {kind} {message} "
                                  f"({application})")
 
@@ -171,7 +233,7 @@ class Watcher:
         """Waits until nothing is queued and nothing to be deleted. That must not take for ever."""
         end = time.monotonic() + seconds
         while True:
-            left = [*self.awake(conn), *rows(conn, """
+            left = [*self.awake(conn), *rows(conn, self.storm.world.waiting), *rows(conn, """
                 select collection, 'blocked', why from gc.status() where why is not null
                 union all
                 select collection, key, concat_ws(', ', worker, due_at - now(), wait_for, held_up,

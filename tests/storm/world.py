@@ -30,10 +30,13 @@ class World:
     """Tables, clients that use them, and what must hold of them."""
 
     refusals: set[str] = REFUSALS
+    logged: set[str] = set()  # What else the server's log may have of clients.
     live: str  # A query: which rows there are with objects, as text and url.
     # Queries that find nothing, at any moment; and others that find nothing once all is settled.
     never: dict[str, str]
     dead: dict[str, str]
+    patient: frozenset[str] = frozenset()  # Those of the latter that may take longer than a storm.
+    waiting = "select where false"  # A query: what else has to happen before all is settled.
     expected_failures: tuple[str, ...] = ()  # Parts of errors that reviews may meet.
 
     def __init__(self, storm: Storm) -> None:
