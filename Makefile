@@ -266,6 +266,11 @@ long:
 	BLOBGC_LONG=1 tests/with_server .venv/bin/pytest -q -s $(or $(TESTS),tests/test_idle.py \
 	  tests/test_markers.py tests/test_reconcile.py tests/test_careful.py)
 
+# The protocols, checked exhaustively; the short form is part of "make test". Needs spin, and 6 GB of memory.
+model:
+	tests/setup
+	tests/model/check --long
+
 # EXAMPLES of each property (1000), from SEED (1). A few, always the same, are part of "make test".
 properties:
 	tests/setup
@@ -293,11 +298,12 @@ help:
 	@echo 'make bench      measure against peers, and write bench/RESULTS.md (QUICK=1: 5 minutes)'
 	@echo 'make storm      everything at once, with kills (SECONDS=60 SEED=1 WORLD=… SABOTAGE=all)'
 	@echo 'make long       the long forms of tests, half an hour or more (TESTS=tests/test_idle.py)'
+	@echo 'make model      every interleaving of the protocols, with spin: minutes, and up to 6 GB'
 	@echo 'make properties generated schemas, histories, payloads and addresses (EXAMPLES=1000 SEED=1)'
 	@echo 'make lint       install, and run only the static checks'
 	@echo 'make clean      remove build/'
 
-.PHONY: all plain wheel demo demo-stop reference screenshot test matrix bench storm long properties lint help install uninstall clean
+.PHONY: all plain wheel demo demo-stop reference screenshot test matrix bench storm long model properties lint help install uninstall clean
 .DELETE_ON_ERROR:
 
 ifneq ($(wildcard $(PGXS:makefiles/pgxs.mk=Makefile.global)),)
