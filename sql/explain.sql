@@ -536,6 +536,44 @@ comment on function gc._tell_queue(gc.collections, text) is
     'The entries of a key, and when the collection is reviewed next.';
 
 
+-- Nothing of such a collection is read, so only notes can tell more.
+create function gc._tell_blocked(name text, key text)
+    returns gc._explanation[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    why text;
+    more text;
+    advice text;
+begin
+    perform gc._require_readable(c) from gc.collections as c where c.name = _tell_blocked.name;
+    return null;
+exception
+    when lock_not_available then
+        raise;
+    when others then
+        get stacked diagnostics
+            why := message_text, more := pg_exception_detail, advice := pg_exception_hint;
+        return array(
+            select (u.depth, u.kind, u.subject, u.detail, u.verdict, name, key, null)
+                ::gc._explanation
+            from (values
+                (0, 'verdict', name || ' ' || key,
+                    format('nothing of "%s" is reviewed: %s', name, why), 'blocked'),
+                (1, 'problem', name, more, null),
+                (1, 'advice', name, advice, null)
+            ) as u(depth, kind, subject, detail, verdict)
+            where u.detail <> ''
+        ) || array(select n from gc._tell_notes(name, key, null) as n);
+end;
+$$;
+
+comment on function gc._tell_blocked(text, text) is
+    'Why nothing of a collection can be told, and what to do; null: it can.';
+
+
 create function gc._explain(name text, key text)
     returns gc._explanation[]
     language plpgsql
@@ -548,11 +586,13 @@ declare
     unreadable jsonb;
     v gc._verdict;
     url text;
-    told gc._explanation[];
+    told gc._explanation[] := gc._tell_blocked(name, key);
 begin
+    if told is not null then
+        return told;
+    end if;
     select o.* into c from gc.collections as o where o.name = _explain.name;
     if found then
-        perform gc._require_readable(c);
         unreadable := gc._unreadable(but => c.name);
         row_key := gc._canonical_key(c, key);
         v := gc._judge(c, row_key, unreadable);
@@ -623,10 +663,8 @@ as $$
 declare
     keys text[] := array[]::text[];
 begin
-    if coalesce(starts_with(url, c.url_prefix), true) then
-        execute format('select array(select gc.%I($1))', gc._object_name(c.name, '_rows_at'))
-        into keys using url;
-    end if;
+    execute format('select array(select gc.%I($1))', gc._object_name(c.name, '_rows_at'))
+    into keys using url;
     return keys;
 end;
 $$;
@@ -636,7 +674,7 @@ comment on function gc._rows_at(gc.collections, text) is
 
 
 -- A row that has the object says more than a tombstone, and that more than the log; and of several
--- rows, one that stays.
+-- rows, one that stays. Where nothing else is known, a collection that cannot be read may have it.
 create function gc._url_verdict(url text, told gc._explanation[])
     returns gc._explanation
     language sql
@@ -648,12 +686,12 @@ as $$
                 when e.verdict is null then concat_ws(' ', e.collection, e.key) || ': ' || e.detail
                 else format('the object of %s: %s', e.subject, e.detail)
             end, coalesce(e.verdict, case e.kind when 'tombstone' then 'deleting'
-                when 'log' then 'deleted' else 'held' end),
+                when 'log' then 'deleted' when 'hold' then 'held' else 'blocked' end),
             e.collection, e.key, e.at)::gc._explanation
         from unnest(told) with ordinality as e(
             depth, kind, subject, detail, verdict, collection, key, at, n)
-        where e.depth = 1 and e.kind in ('row', 'root', 'tombstone', 'log', 'hold')
-        order by array_position(array['tombstone', 'log', 'hold'], e.kind) nulls first,
+        where e.depth = 1 and e.kind in ('row', 'root', 'tombstone', 'log', 'hold', 'problem')
+        order by array_position(array['tombstone', 'log', 'hold', 'problem'], e.kind) nulls first,
             e.verdict in ('kept', 'pinned', 'held', 'waiting') desc nulls last, e.n
         limit 1
     ), (0, 'verdict', url, 'never seen', 'never seen', null, null, null)::gc._explanation)
@@ -676,7 +714,9 @@ declare
     told gc._explanation[] := array[]::gc._explanation[];
 begin
     for c in select o.* from gc.collections as o where o.url is not null order by o.name loop
-        if unreadable ? c.name then
+        if not coalesce(starts_with(url, c.url_prefix), true) then
+            continue;
+        elsif unreadable ? c.name then
             told := told || (1, 'problem', c.name, unreadable ->> c.name, null, c.name, null,
                 null)::gc._explanation;
             continue;
