@@ -85,7 +85,7 @@ UNMENTIONED = (f"id not in ({MENTIONED}) and id not in "
 
 class Application(World):
     refusals = REFUSALS | {"23503", "23001", "ZG006"}  # A RESTRICT is 23001 from 18 on.
-    logged = {"55P03", "42704"}  # Of ALTER TABLE, which gives up soon; and of a lost foreign key.
+    logged = {"55P03"}  # Of ALTER TABLE, which gives up soon.
     never = {
         "a mention of nothing":
             f"select id from ({MENTIONED}) as m where m.id not in (select id from app.file)",
@@ -160,7 +160,7 @@ class User(Client):
         "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 8,
         "upload_scan": 4, "insert_scan_first": 8, "copy_scan": 4, "delete_scan": 8, "pin": 2,
         "hold_own": 4, "pause": 1, "declare": 3, "alter": 0.6, "alter_scan": 0.3, "truncate": 2,
-        "lose_keeper": 12, "ask": 0.5,
+        "lose_keeper": 12, "ask": 0.5, "explain": 2,
     }
 
     def __init__(self, storm: Storm, world: Application, number: int) -> None:
@@ -801,12 +801,29 @@ class User(Client):
                               "reset lock_timeout")
 
     def ask(self) -> None:
-        """An answer that needs new code does not wait for who makes it, or for a migration; and
-        there is none while a foreign key is gone."""
+        """An answer that needs new code does not wait for who makes it, or for a migration."""
         try:
             self.rows(self.chance.choice([
                 "select from gc.status()", "select from gc.preview()", "select from gc.forecast()",
                 "select from gc.explain('file', '3')", "select from gc.check()"]))
             self.oracle.count("ask")
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedObject) as error:
+        except psycopg.errors.LockNotAvailable as error:
+            self.oracle.refused(str(error.sqlstate))
+
+    def explain(self) -> None:
+        """What a reference of ours keeps is kept; while a foreign key is gone, nobody can tell."""
+        mine = [(name, file) for name, told in self.told.items() for file in told.values
+                if name in KINDS and len(told.values) == 1 and file is not None
+                and name not in ("truncated", "note") and not KINDS[str(name)].goes]
+        if not mine:
+            return
+        name, file = self.chance.choice(mine)
+        try:
+            word, line = self.rows("select verdict, detail from gc.explain('file', %s) "
+                                   "where depth = 0", str(file))[0]
+            if word not in ("kept", "blocked"):
+                self.oracle.violated(f"{name} of client {self.number} keeps file {file}, and it is "
+                                     f"said to be {word}: {line}")
+            self.oracle.count(f"explain: {word}")
+        except psycopg.errors.LockNotAvailable as error:
             self.oracle.refused(str(error.sqlstate))

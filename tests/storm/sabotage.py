@@ -107,6 +107,9 @@ SABOTAGES = [
         (("where p.what = _is_paused.what and p.until > clock_timestamp()",
           "where p.what = _is_paused.what and false"),)),
     Sabotage(
+        "pauses of deletes", "application",
+        (("    where not gc._is_paused(p.collection, 'deletes')\n", ""),)),
+    Sabotage(
         "the undo window of an object", "application",
         (("        'due_at', case when c.undo = '0' then 'now()'\n"
           "            else format('now() + interval %L', c.undo) end,",
