@@ -76,6 +76,7 @@ STOPPING = \
 	sql/operations.sql \
 	sql/pauses.sql \
 	sql/pins.sql \
+	sql/key_changes.sql \
 	sql/brakes.sql \
 	sql/markers.sql
 

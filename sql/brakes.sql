@@ -364,6 +364,7 @@ as $$
 begin
     delete from gc.pauses as p where p.collection = name;
     delete from gc.pins as p where p.collection = name;
+    delete from gc.key_changes as k where k.collection = name;
     delete from gc.brakes as b where b.collection = name;
     delete from gc.allowances as a where a.collection = name;
 end;

@@ -26,6 +26,8 @@ select pg_extension_config_dump('gc.struck_finalizers_id_seq', '');
 select pg_extension_config_dump('gc.erasures', '');
 select pg_extension_config_dump('gc.pauses', '');
 select pg_extension_config_dump('gc.pins', '');
+select pg_extension_config_dump('gc.key_changes', '');
+select pg_extension_config_dump('gc.key_changes_id_seq', '');
 select pg_extension_config_dump('gc.brakes', '');
 select pg_extension_config_dump('gc.allowances', '');
 select pg_extension_config_dump('gc.operations', '');

@@ -146,6 +146,7 @@ begin
         perform gc._generate(c.name);
         perform gc._wait_for_no_writer();
     end if;
+    perform gc._follow_keys(c.name);
 end;
 $$;
 

@@ -160,11 +160,19 @@ if gc._has_holds() then
         where q.ctid = any (this.locked)
             and h.collection = {name} and h.held_until > clock_timestamp()
     );
+end if;
+if exists (select from gc.key_changes as k where k.collection = {name}) then
+    this.held := this.held || array(
+        select q.ctid
+        from {queue} as q
+        join {target} as t on {t_is_q}
+        where q.ctid = any (this.locked) and gc._is_moving({name}, array[{t_key_text}])
+    );
 end if;$template$, c.words)
 $$;
 
 comment on function gc._held_sql(gc._shape) is
-    'The part of a second look that notes what somebody holds.';
+    'The part of a second look that notes what somebody holds, or may have pinned.';
 
 
 -- A later statement than the lock of the targets, so that it sees every owned row there is. Nearly
@@ -344,6 +352,7 @@ create function gc._decide_sql(c gc._shape)
 as $$
     select gc._render($template$
 select 0, 0, 0, 0 into deleted, busy, bytes, touched;
+perform gc._follow_keys({name});
 for round in 1 .. 10 loop
     {look}
     if kept = reviewed then
@@ -353,7 +362,7 @@ for round in 1 .. 10 loop
     {superseded}
     exit when reviewed > 0 or this.step = 0 or this.given is not null;
 end loop;$template$,
-        jsonb_build_object(
+        c.words || jsonb_build_object(
             'look', gc._look_sql(c),
             'look_again', gc._look_again_sql(c),
             'superseded', gc._superseded_sql(c)))

@@ -6,7 +6,7 @@
 -- the row gone. A review leaves a pinned row, and what it owns, and does not come back: the end of
 -- the pin queues the row again. No review deletes a pinned row, not as an owned row and not by a
 -- cascade either. The application itself may; then the object stays as long as the pin does. A row
--- that gets another key is pinned under that, too.
+-- that gets another key is pinned under that, too: see key_changes.sql.
 
 create table gc.pins (
     collection text not null,
@@ -15,10 +15,13 @@ create table gc.pins (
     reason text,
     until timestamptz not null,
     pinned_by text not null,
+    pinned_as text,
     since timestamptz not null default clock_timestamp()
 );
 -- By a hash, because a key may be longer than a btree takes.
-create unique index pins_one_of_a_holder on gc.pins (md5(key), collection, holder);
+create unique index pins_one_of_a_holder on gc.pins (md5(key), collection, holder)
+where pinned_as is null;
+create index pins_key_idx on gc.pins (md5(key));
 create index pins_collection_idx on gc.pins (collection);
 create index pins_until_idx on gc.pins (until);
 
@@ -29,6 +32,8 @@ comment on column gc.pins.holder is 'Whose pin it is; each holder has one of a r
 comment on column gc.pins.reason is 'Why, as far as it was told.';
 comment on column gc.pins.until is 'When it ends by itself; infinity: never.';
 comment on column gc.pins.pinned_by is 'The role that had logged in.';
+comment on column gc.pins.pinned_as is
+    'The key under which the row was pinned, if it has got another one since.';
 comment on column gc.pins.since is 'When it began.';
 
 
@@ -39,11 +44,12 @@ create function gc._has_pins(collection text)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from gc.pins as p where p.collection = _has_pins.collection);
+    return exists (select from gc.pins as p where p.collection = _has_pins.collection)
+        or exists (select from gc.key_changes as k where k.collection = _has_pins.collection);
 end;
 $$;
 
-comment on function gc._has_pins(text) is 'Whether anything of a collection is pinned at all.';
+comment on function gc._has_pins(text) is 'Whether anything of a collection may be pinned at all.';
 
 
 create function gc._pinned_keys(collection text, keys text[])
@@ -77,12 +83,17 @@ begin
             using errcode = 'ZG008',
                 detail = coalesce(p.reason, 'No reason was given.'),
                 hint = format('select gc.unpin(%L, %L, %L);', p.collection, p.key, p.holder);
+    elsif gc._is_moving(collection, keys) then
+        raise 'it goes with a row of "%" that has just got another key', collection
+            using errcode = 'ZG008',
+                detail = 'Whether it was pinned is found out by a review of that collection.',
+                hint = 'select * from gc.review();';
     end if;
 end;
 $$;
 
 comment on function gc._require_unpinned(text, text[]) is
-    'Raises ZG008 if one of the rows that a review deletes is pinned.';
+    'Raises ZG008 if one of the rows that a review deletes is pinned, or may be.';
 
 
 create function gc._spare_pinned_sql(c gc._shape)
@@ -192,6 +203,27 @@ comment on function gc._of_each_key(gc.collections, text, text[]) is
     'Calls a function of a collection for each key, in the order of the keys.';
 
 
+-- Those that another session has locked are being forgotten there.
+create function gc._forget_followed(collection text, keys text[], holder text)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    delete from gc.pins as p
+    where p.ctid = any (array(
+        select o.ctid from gc.pins as o
+        join unnest(keys) as k on md5(o.key) = md5(k) and o.key = k
+        where o.collection = _forget_followed.collection and o.holder = _forget_followed.holder
+            and o.pinned_as is not null
+        for update of o skip locked
+    ))
+$$;
+
+comment on function gc._forget_followed(text, text[], text) is
+    'Drops the pins of a holder that have followed rows to these keys: he pins them again.';
+
+
 -- The review that the end of the pin needs is queued at once. The latest entry of a key counts, and
 -- while the pin is there that is right; whatever happens later to the row adds entries of its own.
 -- In the order of the keys, so that two who pin the same wait in one direction only.
@@ -215,8 +247,9 @@ begin
     live := array(select distinct a from unnest(locked.results) as a where a is not null);
     insert into gc.pins (collection, key, holder, reason, until, pinned_by)
     select c.name, a, _pin.holder, _pin.reason, _pin.until, session_user from unnest(live) as a
-    on conflict (md5(key), collection, holder) do update
+    on conflict (md5(key), collection, holder) where pinned_as is null do update
     set reason = excluded.reason, until = excluded.until, pinned_by = excluded.pinned_by;
+    perform gc._forget_followed(c.name, live, holder);
     if until < 'infinity' then
         perform gc._enqueue(c.name, live, until);
     end if;
@@ -228,54 +261,6 @@ $$;
 
 comment on function gc._pin(text, text[], text, timestamptz, text) is
     'Locks rows and pins them; returns for each key that of its row, null: it is not there.';
-
-
--- Only inserts, as a trigger should: the pin of the old key stays.
-create function gc._follow_pins(collection text, old_keys text[], new_keys text[])
-    returns void
-    language plpgsql
-    volatile
-    set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-    followed gc.pins;
-begin
-    for followed in
-        insert into gc.pins (collection, key, holder, reason, until, pinned_by)
-        select p.collection, u.new_key, p.holder, p.reason, p.until, p.pinned_by
-        from unnest(old_keys, new_keys) as u(old_key, new_key)
-        join gc._pinned_keys(_follow_pins.collection, old_keys) as p on p.key = u.old_key
-        where u.new_key <> u.old_key
-        on conflict (md5(key), collection, holder) do nothing
-        returning *
-    loop
-        perform gc._enqueue(followed.collection, array[followed.key], followed.until)
-        where followed.until < 'infinity';
-    end loop;
-end;
-$$;
-
-comment on function gc._follow_pins(text, text[], text[]) is
-    'Pins rows that have got another key as they were pinned under the one before.';
-
-
--- PostgreSQL writes both transition tables row by row, so the same place is the same row.
-create function gc._follow_pins_sql(c gc._shape)
-    returns text
-    language sql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $$
-    select gc._render($template$
-if gc._has_pins({name}) then
-    perform gc._follow_pins({name}, array(select {key_text} from old_rows as {alias}),
-        array(select {key_text} from new_rows as {alias}));
-end if;$template$, c.words)
-$$;
-
-comment on function gc._follow_pins_sql(gc._shape) is
-    'What has pins follow a row whose key changes.';
 
 
 create function gc._require_holder(holder text)
@@ -473,6 +458,11 @@ begin
             and p.collection = t.collection and p.until > clock_timestamp()
         where t.id = any (ids)
         group by t.id
+        union all
+        select t.id, clock_timestamp() + interval '1 minute', 'whoever had pinned an earlier key'
+        from gc.tombstones as t
+        where t.id = any (ids) and (select exists (select from gc.key_changes))
+            and gc._is_moving(t.collection, array[t.key])
     ),
     moved as (
         update gc.tombstones as t

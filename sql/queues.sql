@@ -309,15 +309,15 @@ create function gc._after_update_sql(c gc._shape)
 as $$
     select gc._render($template$
 {queued}
+{keys}
 {gone}
-{pinned}
 {objects}$template$,
         jsonb_build_object(
             'queued', gc._queued_sql(c, 'update', format(
                 '(select %1$s from new_rows except select %1$s from old_rows) as changed',
                 gc._watched_sql(c))),
             'gone', coalesce(gc._note_changed_sql(c), ''),
-            'pinned', gc._follow_pins_sql(c),
+            'keys', gc._note_keys_sql(c),
             'objects', case when c.url is null then '' else gc._computing_sql(c, gc._render(
                     'perform {computed} from (table old_rows union all table new_rows) as {alias};',
                     c.words),

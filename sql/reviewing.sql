@@ -177,6 +177,7 @@ create function gc._catch_up(name text, batch integer)
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform gc._follow_keys(name);
     perform gc._read_rows(name, batch);
     perform gc._purge_gone(name, batch);
     perform gc._scan_if_requested(name, batch);
@@ -207,6 +208,7 @@ begin
     into is_due;
     return is_due or c.scanning
         or exists (select from gc.scan_requests as r where r.collection = c.name)
+        or exists (select from gc.key_changes as k where k.collection = c.name)
         or exists (
             select from gc.unread_rows as u where u.collection = c.name and u.due_at <= now()
         )

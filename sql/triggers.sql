@@ -247,8 +247,10 @@ create function gc._own_triggers(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select c.target, w.suffix, w.timing, w.tables, c.columns, null::name[], true, w.body,
-        case when c.url is not null then w.otherwise
-            when w.suffix = '_after_delete' then gc._spare_blindly_sql(c) end,
+        nullif(concat_ws(E'\n',
+            case when w.suffix = '_after_update' then gc._note_keys_now_sql(c) end,
+            case when c.url is not null then w.otherwise
+                when w.suffix = '_after_delete' then gc._spare_blindly_sql(c) end), ''),
         case when w.suffix = '_admits_insert' then gc._gate_sql() end
     from (values
         (case when c.collect = 'deleted' then '_admits_insert' else '_after_insert' end,

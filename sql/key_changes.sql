@@ -1,0 +1,233 @@
+-- Key changes: a row that gets another key is pinned, and held, under that key as well.
+--
+-- The trigger that follows an update only appends here, whatever is pinned: it waits for no pin that
+-- somebody is writing, and no snapshot is too old to see one. Reviews have pins follow. A review
+-- locks its rows first, so by then every pin of an earlier key is committed, and so is its change:
+-- a row whose change is here still is busy, and nothing goes with it.
+
+create table gc.key_changes (
+    id bigint generated always as identity
+        constraint key_changes_pkey primary key,
+    collection text not null,
+    old_keys text[] not null,
+    new_keys text[] not null
+);
+create index key_changes_collection_idx on gc.key_changes (collection);
+
+comment on table gc.key_changes is
+    'Keys that have changed, a statement a line, until pins and holds have followed.';
+comment on column gc.key_changes.id is
+    'The order of the changes: a row is changed again only after the first change is committed.';
+comment on column gc.key_changes.collection is 'The collection of the rows.';
+comment on column gc.key_changes.old_keys is 'The keys of the updated rows before, as text.';
+comment on column gc.key_changes.new_keys is
+    'Those after it, in the same order; another number of them: it is not known which is which.';
+
+
+-- Where the statement has queued nothing, no key has changed.
+create function gc._note_keys_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render(case when c.collect = 'deleted' then '{noted}'
+        else E'if found then\n    {noted}\nend if;' end,
+        jsonb_build_object('noted', gc._render($template$
+insert into gc.key_changes (collection, old_keys, new_keys)
+select {name}, o.keys, n.keys
+from (select array(select {key_text} from old_rows as {alias})) as o(keys)
+cross join (select array(select {key_text} from new_rows as {alias})) as n(keys)
+where o.keys <> n.keys;$template$, c.words)))
+$$;
+
+comment on function gc._note_keys_sql(gc._shape) is
+    'The statement that notes keys that an update has changed, right after that which queues.';
+
+
+-- The table has changed a moment ago. Types whose values print the same for everybody, by code of
+-- PostgreSQL's own, need nothing that was made for the table.
+create function gc._note_keys_now(name text, relation regclass)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce((
+        select format(
+            'insert into gc.key_changes (collection, old_keys, new_keys) '
+            'select %L, o.keys, n.keys '
+            'from (select array(select %2$s from old_rows as t)) as o(keys) '
+            'cross join (select array(select %2$s from new_rows as t)) as n(keys) '
+            'where o.keys <> n.keys',
+            name, gc._text_of((gc._key(relation)).names, 't'))
+        from pg_attribute as a
+        where a.attrelid = relation and a.attname = any ((gc._key(relation)).names)
+        having bool_and(a.atttypid = any (
+            '{int2,int4,int8,oid,bool,uuid,text,varchar}'::regtype[]::oid[]))
+    ), 'select')
+$$;
+
+comment on function gc._note_keys_now(text, regclass) is
+    'The statement that notes changed keys of a table for which the code has not been made yet.';
+
+
+create function gc._note_keys_now_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$ select gc._render('execute gc._note_keys_now({name}, tg_relid);', c.words) $$;
+
+comment on function gc._note_keys_now_sql(gc._shape) is
+    'What notes changed keys where a trigger does not fit its table any more.';
+
+
+create function gc._is_moving(collection text, keys text[])
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from gc.key_changes as k
+        where k.collection = _is_moving.collection and k.new_keys && keys
+    )
+$$;
+
+comment on function gc._is_moving(text, text[]) is
+    'Whether one of these keys is new, and pins have not followed.';
+
+
+-- In the order of the changes, so that a pin follows from key to key; so one session does it, for
+-- all changes that it sees, or nobody. Nobody waits here.
+create function gc._lock_key_changes(name text)
+    returns bigint[]
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    with locked as materialized (
+        select o.id from gc.key_changes as o
+        where o.collection = name
+        order by o.id
+        for update skip locked
+    )
+    select case when bool_and(l.id is not null) then array_agg(k.id order by k.id) end
+    from gc.key_changes as k
+    left join locked as l on l.id = k.id
+    where k.collection = name
+$$;
+
+comment on function gc._lock_key_changes(text) is
+    'Locks the changes of a collection; null: there are none, or another session has them.';
+
+
+-- Reviews have hash joins off, and a statement may change many keys.
+create function gc._new_keys(change gc.key_changes, of_keys text[])
+    returns table (old_key text, new_key text)
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    set enable_hashjoin = on
+as $$
+    select u.o, u.n
+    from unnest(change.old_keys, change.new_keys) as u(o, n)
+    join unnest(of_keys) as k on k = u.o
+    where cardinality(change.old_keys) = cardinality(change.new_keys) and u.o <> u.n
+    union all
+    select o, n from unnest(of_keys) as o cross join unnest(change.new_keys) as n
+    where cardinality(change.old_keys) <> cardinality(change.new_keys) and o <> n
+$$;
+
+comment on function gc._new_keys(gc.key_changes, text[]) is
+    'The keys that rows may have got which had these.';
+
+
+create function gc._follow_holds(change gc.key_changes)
+    returns void
+    language sql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    with held as materialized (
+        select h.key, max(h.held_until) as until
+        from gc.holds as h
+        where h.collection = change.collection and h.key = any (change.old_keys)
+            and h.reason = 'keep_alive' and h.held_until > clock_timestamp()
+        group by h.key
+    )
+    insert into gc.holds (collection, key, reason, held_until)
+    select change.collection, u.new_key, 'keep_alive', h.until
+    from gc._new_keys(change, array(select o.key from held as o)) as u
+    join held as h on h.key = u.old_key
+$$;
+
+comment on function gc._follow_holds(gc.key_changes) is
+    'Holds under their new keys rows that somebody is using.';
+
+
+-- A pin that has followed stands beside one that the same holder has of the new key, who may be
+-- ending that at this moment. Its end needs a review, as that of any other does.
+create function gc._follow_pins(change gc.key_changes)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    followed gc.pins;
+begin
+    for followed in
+        with pinned as materialized (
+            select p.* from gc._pinned_keys(change.collection, change.old_keys) as p
+        )
+        insert into gc.pins (collection, key, holder, reason, until, pinned_by, pinned_as)
+        select distinct on (u.new_key, p.holder, o.first) p.collection, u.new_key, p.holder,
+            p.reason, p.until, p.pinned_by, o.first
+        from gc._new_keys(change, array(select distinct o.key from pinned as o)) as u
+        join pinned as p on p.key = u.old_key
+        cross join lateral (select coalesce(p.pinned_as, p.key)) as o(first)
+        where not exists (
+            select from gc._pinned_keys(change.collection, array[u.new_key]) as t
+            where t.holder = p.holder and t.pinned_as = o.first and t.until >= p.until
+        )
+        order by u.new_key, p.holder, o.first, p.until desc
+        returning *
+    loop
+        perform gc._enqueue(followed.collection, array[followed.key], followed.until)
+        where followed.until < 'infinity';
+    end loop;
+end;
+$$;
+
+comment on function gc._follow_pins(gc.key_changes) is
+    'Pins rows under their new keys as they were pinned under those before.';
+
+
+create function gc._follow_keys(name text)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    locked bigint[];
+    change gc.key_changes;
+begin
+    if exists (select from gc.key_changes as k where k.collection = name) then
+        locked := gc._lock_key_changes(name);
+        for change in
+            select k.* from gc.key_changes as k where k.id = any (locked) order by k.id
+        loop
+            perform gc._follow_holds(change);
+            perform gc._follow_pins(change);
+        end loop;
+        delete from gc.key_changes as k where k.id = any (locked);
+    end if;
+end;
+$$;
+
+comment on function gc._follow_keys(text) is
+    'Has pins and holds follow the keys that have changed.';
