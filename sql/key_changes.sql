@@ -1,9 +1,9 @@
 -- Key changes: a row that gets another key is pinned, and held, under that key as well.
 --
--- The trigger that follows an update only appends here, whatever is pinned: it waits for no pin that
--- somebody is writing, and no snapshot is too old to see one. Reviews have pins follow. A review
--- locks its rows first, so by then every pin of an earlier key is committed, and so is its change:
--- a row whose change is here still is busy, and nothing goes with it.
+-- The trigger that follows an update only appends here, whatever is pinned: it waits for no pin
+-- that somebody is writing, and no snapshot is too old to see one. Reviews have pins follow. A
+-- review locks its rows first, so by then every pin of an earlier key is committed, and so is its
+-- change: a row whose change is here still is busy, and nothing goes with it.
 
 create table gc.key_changes (
     id bigint generated always as identity

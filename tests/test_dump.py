@@ -134,6 +134,11 @@ def fill(conn: Connection) -> None:
         truncate app.usage;
     """)
 
+    # A key that has changed, which no pin has followed so far.
+    execute(conn, """
+        insert into gc.key_changes (collection, old_keys, new_keys) values ('file', '{98}', '{97}')
+    """)
+
 
 def assert_filled(stored: dict[str, list[str]]) -> None:
     """A table without rows would show nothing about a dump."""

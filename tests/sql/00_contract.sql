@@ -154,7 +154,7 @@ select is_empty(
                     '^(unread_rows|unused_tables|declared_references|ignored_suspects)_'
                 and conname !~ '^(operations|pauses|brakes|allowances|markers)_'
                 and conname !~ '^(kept_rows|causing|struck_finalizers|witnesses)_'
-                and conname !~ '^(listings|listing_parts)_'))$$,
+                and conname !~ '^(listings|listing_parts|key_changes)_'))$$,
     'no constraint has a name that the system made up');
 select set_eq(
     $$select conname::text from pg_constraint as k
