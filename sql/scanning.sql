@@ -89,6 +89,32 @@ comment on function gc._scan_words(gc._shape) is
     'What stands for the time at which a row that a scan has found is reviewed.';
 
 
+-- An entry that somebody has locked is no reason to pass a row over: a review that looked before
+-- the scan was asked for, by another definition perhaps, may be about to take it away. Who locks it
+-- later looks later. Nobody waits: a review leaves entries that a scan has locked to the next one.
+-- Nor is one that sleeps until another condition would have come true; by the same condition, the
+-- times differ by a day at most.
+create function gc._is_queued_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+exists (
+    select from {queue} as later
+    where {later_is_q} and (
+        later.asleep_since is null
+        or later.review_after <= {review_after} + interval '1 day'
+    )
+    for key share skip locked
+)$template$, c.words || gc._scan_words(c))
+$$;
+
+comment on function gc._is_queued_sql(gc._shape) is
+    'The condition that a scan need not queue a row, because it has an entry.';
+
+
 create function gc._scan_statement_sql(c gc._shape)
     returns text
     language sql
@@ -115,7 +141,7 @@ queued as (
     where not (
             {kept}
         )
-        and not exists (select from {queue} as later where {later_is_q})
+        and not {is_queued}
         {wakes}
 )
 select count(*)::integer, (
@@ -124,6 +150,7 @@ select count(*)::integer, (
 from seen$template$,
         c.words || gc._scan_words(c) || jsonb_build_object(
             'kept', concat_ws(E'\nor ', gc._links_lead_sql(c), gc._kept_sql(c)),
+            'is_queued', gc._is_queued_sql(c),
             'greater', replace(gc._row_equals(k), '=', '>'),
             -- A domain may refuse a null, with which a scan begins.
             'after', format(case
