@@ -203,14 +203,16 @@ declare
 begin
     perform gc._require_own(name);
     if (gc._collection(name)).collect = 'deleted' then
-        update gc.collections as c set scanning = false, scan_cursor = null, scan_error = null
+        update gc.collections as c
+        set scanning = false, scan_cursor = null, scan_awaits = null, scan_error = null
         where c.name = _scan_step.name;
         return 0;
     end if;
     execute format('select seen, last from gc.%I($1, $2)', gc._object_name(name, '_scan'))
     into seen, last using batch, cursor;
     update gc.collections as c
-    set scan_cursor = last, scanning = scanning and seen > 0, scan_error = null
+    set scan_cursor = last, scan_error = null,
+        scanning = scanning and (seen > 0 or scan_awaits is not null)
     where c.name = _scan_step.name;
     return seen;
 end;
@@ -242,30 +244,66 @@ comment on function gc.scan(text, integer) is
     'deleted rows are collected there is nothing to queue, and it returns 0.';
 
 
--- After a TRUNCATE, for example. A scan that somebody else is at is left to them.
+-- Their triggers may be those of an earlier definition, which saw no reason to queue what they have
+-- written, and nobody else sees it yet. Who locks the table later has the triggers of now.
+create function gc._writers(target regclass)
+    returns text[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select distinct l.virtualtransaction from pg_locks as l
+        where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()
+            and l.mode like '%Exclusive%' and l.mode <> 'ShareUpdateExclusiveLock'
+            and l.relation in (select gc._partitions(target))
+            and l.database = (
+                select d.oid from pg_database as d where d.datname = current_database()
+            )
+    );
+end;
+$$;
+
+comment on function gc._writers(regclass) is
+    'The other transactions that may have written rows of a table.';
+
+
+-- After a TRUNCATE, for example. A scan that somebody else is at is left to them. The requests come
+-- first: who has written when one was committed is awaited.
 create function gc._scan_if_requested(name text, batch integer)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    c gc.collections;
 begin
-    perform from gc.collections as c
-    where c.name = _scan_if_requested.name
-        and (c.scanning or exists (
-            select from gc.scan_requests as r where r.collection = c.name
+    select o.* into c from gc.collections as o
+    where o.name = _scan_if_requested.name
+        and (o.scanning or exists (
+            select from gc.scan_requests as r where r.collection = o.name
         ))
     for update skip locked;
     if not found then
         return;
     end if;
-    update gc.collections as c
-    set scanning = true, scan_cursor = null
-    where c.name = _scan_if_requested.name and not c.scanning;
-    if found then
-        delete from gc.scan_requests as r where r.collection = name;
+    if not c.scanning then
+        delete from gc.scan_requests as r where r.collection = c.name;
+        c.scan_awaits := gc._writers(c.target);
+        update gc.collections as o
+        set scanning = true, scan_cursor = null, scan_awaits = c.scan_awaits
+        where o.name = c.name;
     end if;
-    perform gc._scan_step(name, batch);
+    if c.scan_awaits is not null then
+        if c.scan_awaits && gc._writers(c.target) then
+            return;
+        end if;
+        update gc.collections as o set scan_cursor = null, scan_awaits = null
+        where o.name = c.name;
+    end if;
+    perform gc._scan_step(c.name, batch);
 end;
 $$;
 
