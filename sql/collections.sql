@@ -40,6 +40,7 @@ create table gc.collections (
     fingerprint text,
     scanning boolean not null default false,
     scan_cursor text,
+    scan_awaits text[],
     scan_error text,
     problem text,
     problem_since timestamptz,
@@ -96,6 +97,8 @@ comment on column gc.collections.url_flaw is
 comment on column gc.collections.fingerprint is 'What the generated code was made from.';
 comment on column gc.collections.scanning is 'A scan that reviews carry on by themselves.';
 comment on column gc.collections.scan_cursor is 'The key up to which a scan has come.';
+comment on column gc.collections.scan_awaits is
+    'The transactions that must have ended before such a scan begins; null: none.';
 comment on column gc.collections.scan_error is
     'Why the last step of such a scan failed; null: it did not.';
 comment on column gc.collections.problem is 'Why nothing of it is reviewed; null: all is well.';

@@ -186,6 +186,7 @@ $template$, $template$
 #variable_conflict use_column
 <<this>>
 declare
+    fingerprint constant text := {fingerprint};
     wanted integer := batch;
     given tid[] := entries;
     room integer := most;
@@ -198,7 +199,7 @@ begin
     perform gc._require_read_committed({function_name});
     perform gc._require_not_paused({name}) where not checked;
     -- Nobody can add a foreign key from here on, and this code knows all that there are.
-    if not checked and not gc._is_current({name}, {fingerprint}) then
+    if not checked and not gc._is_current({name}, this.fingerprint) then
         select f.* into reviewed, kept, deleted, busy, bytes, touched
         from gc.{function}(wanted, given, room, true) as f;
         return;

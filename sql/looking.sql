@@ -87,6 +87,12 @@ as $$
 -- Look: an entry whose row is plainly kept leaves the queue. No lock on the row is needed for that:
 -- a reference that goes a moment later leaves an entry of its own.
 this.taken := coalesce(this.given, {due}(least(this.wanted, this.room), false));
+-- Once they are locked, because a scan for another definition relies on those that are not.
+if not exists (
+    select from gc.collections as c where c.name = {name} and c.fingerprint = this.fingerprint
+) then
+    this.taken := '{}';
+end if;
 reviewed := cardinality(this.taken);
 kept := 0;
 if reviewed = 0 then

@@ -244,7 +244,10 @@ begin
     perform gc._require_end('pin', until);
     perform gc._require_holder(holder);
     locked := gc._of_each_key(c, '_lock', _pin.keys);
-    live := array(select distinct a from unnest(locked.results) as a where a is not null);
+    live := array(
+        select distinct a collate "C" as a from unnest(locked.results) as a where a is not null
+        order by a
+    );
     insert into gc.pins (collection, key, holder, reason, until, pinned_by)
     select c.name, a, _pin.holder, _pin.reason, _pin.until, session_user from unnest(live) as a
     on conflict (md5(key), collection, holder) where pinned_as is null do update

@@ -89,6 +89,32 @@ comment on function gc._scan_words(gc._shape) is
     'What stands for the time at which a row that a scan has found is reviewed.';
 
 
+-- An entry that somebody has locked is no reason to pass a row over: a review that looked before
+-- the scan was asked for, by another definition perhaps, may be about to take it away. Who locks it
+-- later looks later. Nobody waits: a review leaves entries that a scan has locked to the next one.
+-- Nor is one that sleeps until another condition would have come true; by the same condition, the
+-- times differ by a day at most.
+create function gc._is_queued_sql(c gc._shape)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+exists (
+    select from {queue} as later
+    where {later_is_q} and (
+        later.asleep_since is null
+        or later.review_after <= {review_after} + interval '1 day'
+    )
+    for key share skip locked
+)$template$, c.words || gc._scan_words(c))
+$$;
+
+comment on function gc._is_queued_sql(gc._shape) is
+    'The condition that a scan need not queue a row, because it has an entry.';
+
+
 create function gc._scan_statement_sql(c gc._shape)
     returns text
     language sql
@@ -115,7 +141,7 @@ queued as (
     where not (
             {kept}
         )
-        and not exists (select from {queue} as later where {later_is_q})
+        and not {is_queued}
         {wakes}
 )
 select count(*)::integer, (
@@ -124,6 +150,7 @@ select count(*)::integer, (
 from seen$template$,
         c.words || gc._scan_words(c) || jsonb_build_object(
             'kept', concat_ws(E'\nor ', gc._links_lead_sql(c), gc._kept_sql(c)),
+            'is_queued', gc._is_queued_sql(c),
             'greater', replace(gc._row_equals(k), '=', '>'),
             -- A domain may refuse a null, with which a scan begins.
             'after', format(case
@@ -176,14 +203,16 @@ declare
 begin
     perform gc._require_own(name);
     if (gc._collection(name)).collect = 'deleted' then
-        update gc.collections as c set scanning = false, scan_cursor = null, scan_error = null
+        update gc.collections as c
+        set scanning = false, scan_cursor = null, scan_awaits = null, scan_error = null
         where c.name = _scan_step.name;
         return 0;
     end if;
     execute format('select seen, last from gc.%I($1, $2)', gc._object_name(name, '_scan'))
     into seen, last using batch, cursor;
     update gc.collections as c
-    set scan_cursor = last, scanning = scanning and seen > 0, scan_error = null
+    set scan_cursor = last, scan_error = null,
+        scanning = scanning and (seen > 0 or scan_awaits is not null)
     where c.name = _scan_step.name;
     return seen;
 end;
@@ -215,30 +244,66 @@ comment on function gc.scan(text, integer) is
     'deleted rows are collected there is nothing to queue, and it returns 0.';
 
 
--- After a TRUNCATE, for example. A scan that somebody else is at is left to them.
+-- Their triggers may be those of an earlier definition, which saw no reason to queue what they have
+-- written, and nobody else sees it yet. Who locks the table later has the triggers of now.
+create function gc._writers(target regclass)
+    returns text[]
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(
+        select distinct l.virtualtransaction from pg_locks as l
+        where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()
+            and l.mode like '%Exclusive%' and l.mode <> 'ShareUpdateExclusiveLock'
+            and l.relation in (select gc._partitions(target))
+            and l.database = (
+                select d.oid from pg_database as d where d.datname = current_database()
+            )
+    );
+end;
+$$;
+
+comment on function gc._writers(regclass) is
+    'The other transactions that may have written rows of a table.';
+
+
+-- After a TRUNCATE, for example. A scan that somebody else is at is left to them. The requests come
+-- first: who has written when one was committed is awaited.
 create function gc._scan_if_requested(name text, batch integer)
     returns void
     language plpgsql
     volatile
     set search_path = pg_catalog, pg_temp
 as $$
+declare
+    c gc.collections;
 begin
-    perform from gc.collections as c
-    where c.name = _scan_if_requested.name
-        and (c.scanning or exists (
-            select from gc.scan_requests as r where r.collection = c.name
+    select o.* into c from gc.collections as o
+    where o.name = _scan_if_requested.name
+        and (o.scanning or exists (
+            select from gc.scan_requests as r where r.collection = o.name
         ))
     for update skip locked;
     if not found then
         return;
     end if;
-    update gc.collections as c
-    set scanning = true, scan_cursor = null
-    where c.name = _scan_if_requested.name and not c.scanning;
-    if found then
-        delete from gc.scan_requests as r where r.collection = name;
+    if not c.scanning then
+        delete from gc.scan_requests as r where r.collection = c.name;
+        c.scan_awaits := gc._writers(c.target);
+        update gc.collections as o
+        set scanning = true, scan_cursor = null, scan_awaits = c.scan_awaits
+        where o.name = c.name;
     end if;
-    perform gc._scan_step(name, batch);
+    if c.scan_awaits is not null then
+        if c.scan_awaits && gc._writers(c.target) then
+            return;
+        end if;
+        update gc.collections as o set scan_cursor = null, scan_awaits = null
+        where o.name = c.name;
+    end if;
+    perform gc._scan_step(c.name, batch);
 end;
 $$;
 

@@ -191,10 +191,11 @@ as $$
         (
             select now() from gc.collections as c
             where c.problem is null and not gc._is_paused(c.name, 'reviews')
-                and (c.scanning and c.scan_error is null or exists (
-                    select from gc.scan_requests as r
-                    where r.collection = c.name and c.scan_error is null
+                and c.scan_error is null
+                and (c.scanning or exists (
+                    select from gc.scan_requests as r where r.collection = c.name
                 ))
+                and (c.scan_awaits is null or not c.scan_awaits && gc._writers(c.target))
             limit 1
         ),
         (

@@ -34,6 +34,7 @@ alter table gc.collections
         constraint collections_restored_object check (jsonb_typeof(restored) = 'object'),
     add column prepare text,
     add column complete text,
+    add column scan_awaits text[],
     add column careful boolean not null default false;
 
 alter table gc.unread_rows

@@ -1,7 +1,7 @@
 -- Scans: whatever is asked for while one is half-way, another one follows and finds the rest.
 begin;
 set local client_min_messages = error;
-select plan(18);
+select plan(22);
 
 create schema app;
 update gc.settings set jitter = '0', undo = '0';
@@ -71,6 +71,30 @@ select is(pg_temp.review('note'), 1, 'and so is what is only owned from now on')
 select results_eq('select id from app.note', array[2], 'and nothing else');
 select count(*) from gc.track('app.note') \g /dev/null
 select is_empty('table gc.scan_requests', 'what keeps again asks for nothing');
+
+-- Nor has what sleeps until another condition would have come true an entry that counts.
+create table app.offer (id integer primary key, expires timestamptz, closed boolean not null);
+select count(*) from gc.track('app.offer', condition => 'expires < now()') \g /dev/null
+insert into app.offer values (1, now() + interval '1 year', true), (2, '2200-01-01', false);
+select pg_temp.review('offer') \g /dev/null
+select count(*) from gc.scan('offer') \g /dev/null
+select is((select count(*) from gc.offer_review_queue), 2::bigint,
+    'a scan leaves what sleeps by the same condition alone');
+select count(*) from gc.track('app.offer', condition => 'closed') \g /dev/null
+select count(*) from gc.review() \g /dev/null
+update gc.offer_review_queue set review_after = now() where asleep_since is null;
+select count(*) from gc.review() \g /dev/null
+select results_eq('select id from app.offer', array[2],
+    'by another one, it finds what slept, and only what is garbage goes');
+
+-- A review whose function is still the old one, because it began before gc.track was committed.
+insert into app.offer values (3, null, true);
+update gc.offer_review_queue set review_after = now();
+update gc.collections set fingerprint = 'another' where name = 'offer';
+select results_eq('select reviewed, kept, deleted from gc.offer_review(10, null, 100, true)',
+    'values (0, 0, 0)', 'code that was made for another definition decides nothing');
+select isnt((select count(*) from gc.offer_review_queue where id = 3), 0::bigint,
+    'and takes nothing off the queue');
 
 -- A scan begins with no key at all, which is not a value of every type.
 create domain app.token as uuid not null;
