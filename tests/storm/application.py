@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ PAID = 100  # From here on: keys of one client, under which objects get a row th
 OWN = 200  # and others of one client;
 ONCE = 1_000_000  # and those that are used once.
 KEPT_ALIVE = 0.2  # Seconds.
+CLAIMED_WITHIN = 3.0  # Seconds: a claim that is under way goes on.
 LEVELS = ["read committed"] * 6 + ["repeatable read", "serializable"]
 
 
@@ -159,8 +161,8 @@ class User(Client):
         "change_own_key": 6, "thumbnail": 2, "check_any": 30,
         "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 8,
         "upload_scan": 4, "insert_scan_first": 8, "copy_scan": 4, "delete_scan": 8, "pin": 2,
-        "hold_own": 4, "pause": 1, "declare": 3, "alter": 0.6, "alter_scan": 0.3, "truncate": 2,
-        "lose_keeper": 12, "ask": 0.5, "explain": 2,
+        "hold_own": 4, "pause": 1, "pause_deletes": 4, "declare": 3, "alter": 0.6,
+        "alter_scan": 0.3, "truncate": 2, "lose_keeper": 12, "ask": 0.5, "explain": 2,
     }
 
     def __init__(self, storm: Storm, world: Application, number: int) -> None:
@@ -710,27 +712,62 @@ class User(Client):
         self.oracle.count("pin")
 
     def hold_own(self) -> None:
-        """What only a pin, or gc.keep_alive, keeps: nobody else deletes it."""
+        """What only a pin, or gc.keep_alive, keeps: nobody else deletes it. Its key may change, by
+        a transaction whose snapshot is older."""
         mine = OWN + self.number
         self.have_own(mine, f"own-{self.number}")
         holder, is_pin = self.number_next(), self.chance.random() < 0.5
-        begun = time.monotonic()
-        is_held = self.value(
-            "select gc.pin('file', %s::text, 'storm', now() + interval '5 seconds', %s)",
-            str(mine), holder) if is_pin else self.value(
-            "select gc.keep_alive('file', %s)", str(mine))
-        self.execute("delete from app.draft where id = %s", mine)
+        keys = [mine]
+        with contextlib.ExitStack() as stack:
+            follows = any(mine in told.values for told in self.told.values())
+            if self.chance.random() < 0.4 and not follows:
+                keys.append(mine + 100 * self.chance.randint(1, 3))
+                stack.enter_context(self.other.transaction())
+                level = self.chance.choice(LEVELS[-3:])
+                execute(self.other, f"set transaction isolation level {level}")
+                rows(self.other, "select count(*) from app.file")
+            begun = time.monotonic()
+            is_held = self.hold(mine, holder if is_pin else None)
+            self.execute("delete from app.draft where id = %s", mine)
+            if len(keys) > 1:
+                execute(self.other, f"update app.file set id = {keys[1]}, digest = 'd{keys[1]}' "
+                                    f"where id = {mine} and {UNMENTIONED}")
         time.sleep(self.chance.uniform(0, 1.0 if is_pin else KEPT_ALIVE))
-        if is_held and not self.rows("select from app.file where id = %s", mine) and (
+        if is_held and not self.rows("select from app.file where id = any (%s)", keys) and (
                 time.monotonic() < begun + (4 if is_pin else KEPT_ALIVE)):
             self.oracle.violated(f"file {mine} was {'pinned' if is_pin else 'kept alive'}, "
-                                 "and is gone")
+                                 f"and is gone ({keys})")
         if is_pin:
-            self.rows("select gc.unpin('file', %s::text, %s)", str(mine), holder)
-        self.oracle.count("hold own")
+            for key in keys:
+                self.rows("select gc.unpin('file', %s::text, %s)", str(key), holder)
+        self.oracle.count("hold own" if len(keys) == 1 else "hold own under another key")
+
+    def hold(self, file: int, holder: str | None) -> bool:
+        """By a pin of that holder, or by gc.keep_alive."""
+        if holder is None:
+            return bool(self.value("select gc.keep_alive('file', %s)", str(file)))
+        return bool(self.value(
+            "select gc.pin('file', %s::text, 'storm', now() + interval '5 seconds', %s)",
+            str(file), holder))
 
     def pause(self) -> None:
         self.pause_this("file")
+
+    def pause_deletes(self) -> None:
+        """Nothing is claimed of what only one client pauses."""
+        if self.number != 0:
+            return
+        self.rows("select gc.pause('scan', 'storm', now() + interval '10 seconds', 'deletes')")
+        since, begun = self.value("select clock_timestamp()"), time.monotonic()
+        time.sleep(1.7 * CLAIMED_WITHIN)
+        claimed = self.rows(
+            "select id, key, worker from gc.tombstones where collection = 'scan' "
+            "and worker is not null and due_at - make_interval(secs => %s) > %s limit 3",
+            self.storm.lease + CLAIMED_WITHIN, since)
+        if claimed and time.monotonic() < begun + 9:
+            self.oracle.violated(f"scans were paused, and workers claimed {claimed}")
+        self.rows("select gc.resume('scan')")
+        self.oracle.count("pause deletes")
 
     def declare(self) -> None:
         """Notes refer to files, and then they do not. One client says so."""
