@@ -269,8 +269,8 @@ create function gc._follow_pins_sql(c gc._shape)
 as $$
     select gc._render($template$
 if gc._has_pins({name}) then
-    perform gc._follow_pins({name}, array(select {key_text} from old_rows as {alias}),
-        array(select {key_text} from new_rows as {alias}));
+    perform gc._follow_pins({name}, array(select {key_text} from {old_rows} as {alias}),
+        array(select {key_text} from {new_rows} as {alias}));
 end if;$template$, c.words)
 $$;
 
