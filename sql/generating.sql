@@ -79,8 +79,7 @@ begin
             select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation)::text
             from gc._used_columns(target, columns, owned) as u
             join pg_attribute as a on a.attrelid = u.relation and a.attnum = u.attnum
-            union all
-            select gc._computed_facts(t.id) from tables as t
+            union all select gc._computed_facts(t.id) from tables as t
             union all
             select (i.indexrelid, i.indkey, i.indisprimary, i.indisvalid)::text
             from pg_index as i where i.indrelid = target

@@ -350,7 +350,8 @@ end if;$template$,
             'except_key', case when only_changed then gc._render('except '
                 'select {key_text}, {url} from {old_rows} as {alias}{each}', c.words) else '' end,
             'except_url', case when only_changed then gc._render('except '
-                'select {url}, {generation} from {old_rows} as {alias}{each}', c.words) else '' end))
+                'select {url}, {generation} from {old_rows} as {alias}{each}', c.words)
+                else '' end))
 $$;
 
 comment on function gc._admit_sql(gc._shape, boolean) is

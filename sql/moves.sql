@@ -1,14 +1,16 @@
 -- Moves: an update that takes a row from one partition to another.
 --
--- PostgreSQL deletes such a row and inserts it again. After an UPDATE, the transition tables have it
--- all the same; after a MERGE they do not, and no trigger of a statement ever sees the row. So there
--- is a trigger for such rows alone, which does for one row what those of statements do for many, and
--- is made of the same templates. After an UPDATE, everything is done twice. That does no harm: a
--- queue may have a key twice, a check that was passed is passed again, and one tombstone is enough.
+-- PostgreSQL deletes such a row and inserts it again. After an UPDATE, the transition tables have
+-- it all the same; after a MERGE they do not, and no trigger that follows an update sees the row.
+-- So there is a trigger for such rows alone, which does for one row what those of statements do for
+-- many, and is made of the same templates. After an UPDATE, everything is done twice. That does no
+-- harm: a queue may have a key twice, a check that was passed is passed again, and the statement's
+-- trigger leaves no tombstone where there is one. One for a row that is kept from moving after all
+-- is dropped when it is claimed, because a live row has the object.
 --
--- It comes before the row is stored, because what came after would cost every insert and delete of
--- the table. So it goes by the row as the BEFORE triggers of an update have left it, and cannot know
--- what those of the partitions' deletes and inserts will do.
+-- It comes before the row is stored, because what came after would cost every insert and delete.
+-- So it goes by the row as the BEFORE triggers of an update have left it, and cannot know what
+-- those of the partitions' deletes and inserts will do.
 
 -- The columns of the keys of all levels, also those that are used in expressions: PostgreSQL notes
 -- that the table needs them.

@@ -108,7 +108,8 @@ when matched and f.id = 2 then delete
 when matched then update set part = 2, name = 'a4'
 when not matched then insert (id, part, grade, name) values (9, 1, 0, 'i');
 select bag_eq('table tombstone', $$values ('(1,1,0)', 's3://b/a3'), ('(1,1,0)', 's3://b/a3'),
-    ('(2,1,0)', 's3://b/b')$$, 'beside a delete, what PostgreSQL calls a delete leaves one as well');
+    ('(2,1,0)', 's3://b/b')$$,
+    'a MERGE that deletes rows, too, leaves a second one, for PostgreSQL shows the row as deleted');
 
 -- The object of the new url is being deleted.
 delete from gc.tombstones;
@@ -119,7 +120,8 @@ select matches(pg_temp.said($$merge into app.file as f using (values (1)) as v(i
     when matched then update set part = 1, name = 'c'$$), '^ZG001',
     'a MERGE that moves a row to the url of an object that is being deleted is refused');
 select is((select (part, name)::text from app.file where id = 1), '(2,a4)', 'and changes nothing');
-select is(pg_temp.said('update app.file set id = id'), 'nothing', 'what does not move is not asked');
+select is(pg_temp.said('update app.file set id = id'), 'nothing',
+    'what does not move is not asked');
 
 -- Without current code.
 delete from gc.tombstones;
@@ -216,7 +218,8 @@ delete from app.thing where id = 1;
 select matches(pg_temp.said($$merge into app.item as i using (values (1)) as v(id) on i.id = v.id
     when matched then update set "new" = 1, said = 1$$), '^ZG005',
     'a declared reference to what is gone is refused');
-select is((select (said, tableoid::regclass)::text from app.item), '(4,app.item_2)',
+select is((select (i.said, c.relname)::text from app.item as i
+    join pg_class as c on c.oid = i.tableoid), '(4,item_2)',
     'and the row stays where it was');
 update app.item set "new" = 1;
 delete from gc.thing_review_queue;
@@ -230,7 +233,7 @@ create table app.item_3_x partition of app.item_3 for values in (1);
 create table app.item_3_y partition of app.item_3 for values in (2);
 alter table app.item attach partition app.item_3 for values in (3);
 select gc._generate('thing') \g /dev/null
-select matches(pg_get_triggerdef(t.oid), 'old\.at', 'the trigger is made again')
+select matches(pg_get_triggerdef(t.oid), 'old"?\."?at', 'the trigger is made again')
 from pg_trigger as t
 where t.tgrelid = 'app.item'::regclass and t.tgname = '~gc_thing_moves_item';
 insert into app.item values (2, 3, 2, 2, 1, '(1,1)');
