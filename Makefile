@@ -29,6 +29,7 @@ MAKING = \
 	sql/rendering.sql \
 	sql/shape.sql \
 	sql/triggers.sql \
+	sql/moves.sql \
 	sql/generating.sql \
 	sql/suspects.sql \
 	sql/tracking.sql \

@@ -79,6 +79,7 @@ begin
             select (a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation)::text
             from gc._used_columns(target, columns, owned) as u
             join pg_attribute as a on a.attrelid = u.relation and a.attnum = u.attnum
+            union all select gc._computed_facts(t.id) from tables as t
             union all
             select (i.indexrelid, i.indkey, i.indisprimary, i.indisvalid)::text
             from pg_index as i where i.indrelid = target
@@ -222,6 +223,7 @@ comment on function gc._functions_sql(gc._shape) is
 
 -- Dropping a trigger locks its table against everybody. So its function is made to do nothing and
 -- gets another name, for which no table is locked, and gc.drop_unused_triggers drops both later.
+-- What it returns is the row that is stored, if it comes before a row.
 create function gc._drop_function(function regprocedure)
     returns void
     language plpgsql
@@ -237,7 +239,7 @@ begin
     end if;
     perform gc._run(format('create or replace function %s returns trigger '
         'language plpgsql set search_path = pg_catalog, pg_temp '
-        'as $f$begin return null; end;$f$', function));
+        'as $f$begin return new; end;$f$', function));
     perform gc._run(format('alter function %s rename to %I', function, spare));
 end;
 $$;

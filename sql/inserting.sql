@@ -322,33 +322,36 @@ create function gc._admit_sql(c gc._shape, only_changed boolean)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render($template$
+{announced}
 if gc._strict_uploads() then
     perform gc._require_uploads({name}, array_agg(o.key), array_agg(o.url))
     from (
-        select {key_text}, {url} from new_rows as {alias}{each}
+        select {key_text}, {url} from {new_rows} as {alias}{each}
         {except_key}
     ) as o(key, url)
     where o.url is not null;
 end if;
 if current_setting('transaction_isolation') <> 'read committed'
     or exists (
-        select from (select {url} from new_rows as {alias}{each}) as o(url)
+        select from (select {url} from {new_rows} as {alias}{each}) as o(url)
         where (select true from gc.tombstones as d where d.url = o.url limit 1)
             or (select true from gc.deleted_objects as d where d.url = o.url limit 1)
     )
 then
     perform gc._admit({name}, array_agg(o.url), array_agg(o.generation))
     from (
-        select {url}, {generation} from new_rows as {alias}{each}
+        select {url}, {generation} from {new_rows} as {alias}{each}
         {except_url}
     ) as o(url, generation)
     where o.url is not null;
 end if;$template$,
         c.words || jsonb_build_object(
+            'announced', gc._announced_move_sql(c),
             'except_key', case when only_changed then gc._render('except '
-                'select {key_text}, {url} from old_rows as {alias}{each}', c.words) else '' end,
+                'select {key_text}, {url} from {old_rows} as {alias}{each}', c.words) else '' end,
             'except_url', case when only_changed then gc._render('except '
-                'select {url}, {generation} from old_rows as {alias}{each}', c.words) else '' end))
+                'select {url}, {generation} from {old_rows} as {alias}{each}', c.words)
+                else '' end))
 $$;
 
 comment on function gc._admit_sql(gc._shape, boolean) is
@@ -435,7 +438,7 @@ create function gc._admit_changed_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._render(
-        'perform gc._admit_changed({name}, array(select to_jsonb(n) from new_rows as n));', c.words)
+        'perform gc._admit_changed({name}, {whole_new});', c.words)
 $$;
 
 comment on function gc._admit_changed_sql(gc._shape) is

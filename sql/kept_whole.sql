@@ -75,7 +75,7 @@ create function gc._kept_whole_sql(c gc._shape, source text)
 as $$
     select gc._render(
         'insert into gc.unread_rows (collection, content, relation, columns, causes) '
-        'select {name}, to_jsonb(o), {id}, (select gc._column_numbers({id})), {causes} '
+        'select {name}, {whole_old}, {id}, (select gc._column_numbers({id})), {causes} '
         'from {source} as o',
         gc._source_words(c.words, source) || jsonb_build_object(
             'id', case when source is null then '%1$L::regclass' else 'tg_relid' end))

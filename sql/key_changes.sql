@@ -36,8 +36,8 @@ as $$
         jsonb_build_object('noted', gc._render($template$
 insert into gc.key_changes (collection, old_keys, new_keys)
 select {name}, o.keys, n.keys
-from (select array(select {key_text} from old_rows as {alias})) as o(keys)
-cross join (select array(select {key_text} from new_rows as {alias})) as n(keys)
+from (select array(select {key_text} from {old_rows} as {alias})) as o(keys)
+cross join (select array(select {key_text} from {new_rows} as {alias})) as n(keys)
 where o.keys <> n.keys;$template$, c.words)))
 $$;
 

@@ -125,11 +125,11 @@ where {not_null} and {has_parts}
     and (select true from {links} as l where {l_is_r} limit 1) is null;$template$,
             gc._link_words(c, l) || gc._lost_words(c, r) || jsonb_build_object(
                 'source', coalesce(source, format(
-                    '(select %1$s from new_rows except select %1$s from old_rows)',
+                    '(select %1$s from %2$s as n except select %1$s from %3$s as o)',
                     gc._idents(array(
                         select distinct u.name
                         from unnest(r.columns || gc._other_columns(r) || l.columns) as u(name)
-                        order by u.name)))),
+                        order by u.name)), c.words ->> 'new_rows', c.words ->> 'old_rows')),
                 'l_is_r', (
                     select gc._entry_pair(c.key, 'l',
                         array_agg(r.columns[array_position(r.targets, u.name)] order by u.n), 'r',

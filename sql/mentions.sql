@@ -136,8 +136,8 @@ as $$
         'gone', format('gc.%I', gc._object_name(c.name, '_gone')),
         'g_is_m', gc._compare(r.operators[1],
             format('g.%I', gc._gone_column(r.targets[1])), 'm.key'),
-        'old', gc._mentioned_sql(r, 'old_rows'),
-        'new', gc._mentioned_sql(r, 'new_rows'))
+        'old', gc._mentioned_sql(r, c.words ->> 'old_rows'),
+        'new', gc._mentioned_sql(r, c.words ->> 'new_rows'))
     from (select (r.mention).*) as m
 $$;
 
@@ -321,7 +321,7 @@ comment on function gc._lock_gained_sql(gc._shape, gc._reference) is
 
 -- One pass over the rows tells both: what no new row says, and what no old one did. An array that
 -- stays as it is is not looked into.
-create function gc._changed_sql(r gc._reference)
+create function gc._changed_sql(c gc._shape, r gc._reference)
     returns text
     language sql
     stable
@@ -347,10 +347,11 @@ from (
 where m.value is not null
 group by m.value
 having bool_or(m.is_new) = bool_and(m.is_new)$template$, jsonb_build_object(
-            'old', gc._said_sql(r, 'old_rows'), 'new', gc._said_sql(r, 'new_rows')))))
+            'old', gc._said_sql(r, c.words ->> 'old_rows'),
+            'new', gc._said_sql(r, c.words ->> 'new_rows')))))
 $$;
 
-comment on function gc._changed_sql(gc._reference) is
+comment on function gc._changed_sql(gc._shape, gc._reference) is
     'The query for the keys that only old rows, or only new rows, of an update mention.';
 
 
@@ -366,7 +367,7 @@ select array_agg(m.key) filter (where not m.is_new), array_agg(m.key) filter (wh
 into this.lost, this.gained
 from (
     {changed}
-) as m(key, is_new);$template$, jsonb_build_object('changed', gc._changed_sql(r)))),
+) as m(key, is_new);$template$, jsonb_build_object('changed', gc._changed_sql(c, r)))),
         gc._render($template$
 if this.lost is not null then
     {lose}
@@ -513,7 +514,8 @@ create function gc._note_changed_sql(c gc._shape)
     set search_path = pg_catalog, pg_temp
 as $$
     select gc._note_gone_sql(c, format(
-        '(select %1$s from old_rows except select %1$s from new_rows)', gc._idents(m.columns)))
+        '(select %1$s from %2$s as o except select %1$s from %3$s as n)', gc._idents(m.columns),
+        c.words ->> 'old_rows', c.words ->> 'new_rows'))
     from (select gc._mentioned_columns(c)) as m(columns)
 $$;
 

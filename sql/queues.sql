@@ -314,15 +314,16 @@ as $$
 {objects}$template$,
         jsonb_build_object(
             'queued', gc._queued_sql(c, 'update', format(
-                '(select %1$s from new_rows except select %1$s from old_rows) as changed',
-                gc._watched_sql(c))),
+                '(select %1$s from %2$s as n except select %1$s from %3$s as o) as changed',
+                gc._watched_sql(c), c.words ->> 'new_rows', c.words ->> 'old_rows')),
             'gone', coalesce(gc._note_changed_sql(c), ''),
             'keys', gc._note_keys_sql(c),
             'objects', case when c.url is null then '' else gc._computing_sql(c, gc._render(
-                    'perform {computed} from (table old_rows union all table new_rows) as {alias};',
-                    c.words),
+                    'perform {computed} from (select * from {old_rows} as o '
+                    'union all select * from {new_rows} as n) as {alias};', c.words),
                 gc._after_url_change_sql(c),
-                gc._kept_whole_sql(c, 'old_rows') || E';\n' || gc._admit_changed_sql(c)) end))
+                gc._kept_whole_sql(c, c.words ->> 'whole_rows') || E';\n'
+                    || gc._admit_changed_sql(c)) end))
 $$;
 
 comment on function gc._after_update_sql(gc._shape) is
@@ -378,7 +379,7 @@ as $$
 insert into {queue} ({queue_keys}, event, review_after, causes)
 select {lost_keys}, {event}, gc.review_after({event}), {causes}
 from (
-    select {columns} from old_rows as r where {not_null}
+    select {columns} from {old_rows} as r where {not_null}
     {but}
 ) as r
 {joined}
@@ -386,7 +387,8 @@ group by {lost_keys};$template$,
         c.words || w.words || jsonb_build_object(
                 'event', quote_literal(event), 'joined', '',
                 'but', case operation when 'delete' then '' else gc._render(
-                    'except select {columns} from new_rows as r where {not_null}', w.words) end)
+                    'except select {columns} from {new_rows} as r where {not_null}',
+                    c.words || w.words) end)
             || case when not gc._needs_target(c, r) then '{}' else jsonb_build_object(
                 'lost_keys', gc._idents((c.key).names, 't.'),
                 'joined', gc._render(

@@ -279,6 +279,7 @@ create function gc._scan_if_requested(name text, batch integer)
 as $$
 declare
     c gc.collections;
+    awaited text[];
 begin
     select o.* into c from gc.collections as o
     where o.name = _scan_if_requested.name
@@ -289,15 +290,16 @@ begin
     if not found then
         return;
     end if;
+    awaited := c.scan_awaits;
     if not c.scanning then
         delete from gc.scan_requests as r where r.collection = c.name;
-        c.scan_awaits := gc._writers(c.target);
+        awaited := gc._writers(c.target);
         update gc.collections as o
-        set scanning = true, scan_cursor = null, scan_awaits = c.scan_awaits
+        set scanning = true, scan_cursor = null, scan_awaits = awaited
         where o.name = c.name;
     end if;
-    if c.scan_awaits is not null then
-        if c.scan_awaits && gc._writers(c.target) then
+    if awaited is not null then
+        if awaited && gc._writers(c.target) then
             return;
         end if;
         update gc.collections as o set scan_cursor = null, scan_awaits = null

@@ -313,6 +313,8 @@ as $$
             when c.shared then 'null::xid8'
             else format('case when %s then ''0''::xid8 end', gc._proved_sql(c))
         end,
+        'old_rows', 'old_rows', 'new_rows', 'new_rows', 'whole_rows', 'old_rows',
+        'whole_old', 'to_jsonb(o)', 'whole_new', 'array(select to_jsonb(n) from new_rows as n)',
         'settings', gc._print_settings(c),
         'by_index', gc._index_settings()
             || E'\nset enable_hashjoin = off\nset enable_mergejoin = off'

@@ -181,15 +181,17 @@ from (
     select n.*, bool_or(n.is_new) over (partition by n.url, n.generation)
     from (
         select false, {key_text}, {label}, {url}, {generation}, {old_size}
-        from old_rows as {alias}{each}
+        from {old_rows} as {alias}{each}
         union all
         select true, null, null, {url}, {generation}, null
-        from new_rows as {alias}{each}
+        from {new_rows} as {alias}{each}
     ) as n(is_new, key, label, url, generation, size)
 ) as o(is_new, key, label, url, generation, size, is_named)
-where o.url is not null and not o.is_named;
+where o.url is not null and not o.is_named
+    {unless_buried};
 {admit}$template$,
-        c.words || jsonb_build_object('admit', gc._admit_sql(c, true)))
+        c.words || jsonb_build_object(
+            'unless_buried', gc._unless_buried_sql(c), 'admit', gc._admit_sql(c, true)))
 $$;
 
 comment on function gc._after_url_change_sql(gc._shape) is

@@ -311,6 +311,22 @@ comment on function gc._watched_tables(gc._shape) is
     'the table refers itself, and not only a partition of it.';
 
 
+create function gc._after_reference_sql(c gc._shape, relation regclass, operation text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select nullif(concat_ws(E'\n',
+        case when operation <> 'insert' then gc._after_loss_sql(c, relation, operation) end,
+        case when operation <> 'delete' then gc._after_link_sql(c, relation, operation) end,
+        gc._after_mention_sql(c, relation, operation)), '')
+$$;
+
+comment on function gc._after_reference_sql(gc._shape, regclass, text) is
+    'What follows a statement on a table that refers to a collection; null: nothing.';
+
+
 create function gc._reference_triggers(c gc._shape)
     returns setof gc._trigger
     language sql
@@ -333,13 +349,9 @@ as $$
         select case when o.operation = 'delete' then r.targets_of_lost else r.targets end
     ) as t(columns)
     cross join lateral (
-        select nullif(concat_ws(E'\n', case o.operation
-            when 'truncate' then case when r.keeps then gc._before_loss_sql(c) end
-            when 'insert' then gc._after_link_sql(c, r.relation, 'insert')
-            else gc._after_loss_sql(c, r.relation, o.operation)
-        end, case o.operation when 'update' then gc._after_link_sql(c, r.relation, 'update') end,
-        case when o.operation <> 'truncate'
-            then gc._after_mention_sql(c, r.relation, o.operation) end), '')
+        select case when o.operation <> 'truncate'
+                then gc._after_reference_sql(c, r.relation, o.operation)
+            when r.keeps then gc._before_loss_sql(c) end
     ) as b(body)
     where b.body is not null
 $$;
@@ -540,13 +552,17 @@ declare
 begin
     for t in
         select * from gc._own_triggers(c) union all select * from gc._reference_triggers(c)
+        union all select * from gc._move_triggers(c)
     loop
         before := gc._source(gc._object_name(c.name, t.suffix));
         made := made || gc._make_function(c, t.suffix, case
+            when t.timing = 'before update' then gc._move_trigger_sql(c, t)
             when t.timing like 'before%' then gc._truncate_trigger_sql(c, t)
             else gc._trigger_sql(c, t)
         end);
-        changes := changes || gc._attachments(t, made[cardinality(made)]);
+        changes := changes || case when t.timing = 'before update'
+            then gc._move_attachments(t, made[cardinality(made)])
+            else gc._attachments(t, made[cardinality(made)]) end;
         -- Who wrote a mention as the old code was may have locked nothing.
         if before <> gc._source(made[cardinality(made)]) and exists (
             select from unnest(c.refs) as r

@@ -165,7 +165,8 @@ insert into app.note values (1, 1, 5), (2, null, 6), (3, 2, null);
 select is(app.left_after_review(), '{1,5}', 'in partitions, a null refers to nothing as well');
 update app.page set team = null where id = 1;
 update app.note set team = null where id = 1;
-select is((select array_agg(id || ' ' || event order by id) from gc.file_review_queue),
+-- A row that an update moves to another partition may be queued twice.
+select is((select array_agg(distinct id || ' ' || event) from gc.file_review_queue),
     '{"1 page_update","5 note_update"}', 'a column that becomes null queues the file');
 select is(app.left_after_review(), '{}', 'which goes then');
 select lives_ok('insert into app.note values (4, null, 1000000000)',
