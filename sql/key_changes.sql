@@ -45,31 +45,72 @@ comment on function gc._note_keys_sql(gc._shape) is
     'The statement that notes keys that an update has changed, right after that which queues.';
 
 
--- The table has changed a moment ago. Types whose values print the same for everybody, by code of
--- PostgreSQL's own, need nothing that was made for the table.
-create function gc._note_keys_now(name text, relation regclass)
+-- As PostgreSQL prints a row.
+create function gc._row_text(fields text[])
     returns text
     language sql
-    stable
+    immutable
     set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce((
-        select format(
-            'insert into gc.key_changes (collection, old_keys, new_keys) '
-            'select %L, o.keys, n.keys '
-            'from (select array(select %2$s from old_rows as t)) as o(keys) '
-            'cross join (select array(select %2$s from new_rows as t)) as n(keys) '
-            'where o.keys <> n.keys',
-            name, gc._text_of((gc._key(relation)).names, 't'))
-        from pg_attribute as a
-        where a.attrelid = relation and a.attname = any ((gc._key(relation)).names)
-        having bool_and(a.atttypid = any (
-            '{int2,int4,int8,oid,bool,uuid,text,varchar}'::regtype[]::oid[]))
-    ), 'select')
+    select '(' || string_agg(
+        case
+            when f.field = '' or f.field ~ E'[\\s"\\\\(),]'
+                then '"' || replace(replace(f.field, E'\\', E'\\\\'), '"', '""') || '"'
+            else f.field
+        end, ',' order by f.n) || ')'
+    from unnest(fields) with ordinality as f(field, n)
 $$;
 
-comment on function gc._note_keys_now(text, regclass) is
-    'The statement that notes changed keys of a table for which the code has not been made yet.';
+comment on function gc._row_text(text[]) is 'A key of several columns as text.';
+
+
+create function gc._keys_of(names name[], contents jsonb[])
+    returns text[]
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(case when cardinality(names) = 1 then o.fields[1]
+            else gc._row_text(o.fields) end order by o.n)
+    from (
+        select c.n, array(select c.content ->> u from unnest(names) as u)
+        from unnest(contents) with ordinality as c(content, n)
+    ) as o(n, fields)
+$$;
+
+comment on function gc._keys_of(name[], jsonb[]) is 'The keys of rows that are given as JSON.';
+
+
+-- The table has changed a moment ago. Values of some types print the same for everybody, and in
+-- JSON; nothing that was made for the table is needed for them.
+create function gc._note_keys_now(
+    name text, relation regclass, old_rows jsonb[], new_rows jsonb[]
+)
+    returns void
+    language plpgsql
+    volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    names name[] := (gc._key(relation)).names;
+begin
+    if (
+        select bool_and(a.atttypid = any (
+            '{int2, int4, int8, oid, uuid, text, varchar}'::regtype[]::oid[]))
+        from pg_attribute as a
+        where a.attrelid = relation and a.attname = any (names)
+    ) then
+        insert into gc.key_changes (collection, old_keys, new_keys)
+        select name, o.keys, n.keys
+        from gc._keys_of(names, old_rows) as o(keys)
+        cross join gc._keys_of(names, new_rows) as n(keys)
+        where o.keys <> n.keys;
+    end if;
+end;
+$$;
+
+comment on function gc._note_keys_now(text, regclass, jsonb[], jsonb[]) is
+    'Notes changed keys of a table for which the code has not been made yet.';
 
 
 create function gc._note_keys_now_sql(c gc._shape)
@@ -77,7 +118,13 @@ create function gc._note_keys_now_sql(c gc._shape)
     language sql
     stable
     set search_path = pg_catalog, pg_temp
-as $$ select gc._render('execute gc._note_keys_now({name}, tg_relid);', c.words) $$;
+as $$
+    select gc._render('perform gc._note_keys_now({name}, tg_relid, {olds}, {whole_new});',
+        c.words || jsonb_build_object('olds', format(
+            case when gc._is_of_move(c) then 'array[%s]'
+                else 'array(select %s from old_rows as o)' end,
+            c.words ->> 'whole_old')))
+$$;
 
 comment on function gc._note_keys_now_sql(gc._shape) is
     'What notes changed keys where a trigger does not fit its table any more.';

@@ -249,8 +249,9 @@ as $$
     select w.relation, w.suffix, 'before update', '',
         w.columns || array(select unnest(o.reads) from gc._computed(w.relation, w.columns) as o),
         w.targets, true, b.body,
-        case when w.is_own and c.url is not null then
-            gc._kept_whole_sql(s, '(select)') || E';\n' || gc._admit_changed_sql(s) end,
+        case when w.is_own then concat_ws(E'\n', gc._note_keys_now_sql(s),
+            case when c.url is not null then
+                gc._kept_whole_sql(s, '(select)') || E';\n' || gc._admit_changed_sql(s) end) end,
         gc._moves_when(w.relation)
     from (
         select true, c.target, '_moves', c.columns, null::name[]

@@ -155,13 +155,13 @@ class User(Client):
     to a file, moves, and clears."""
 
     weights = {
-        "upload": 14, "upload_own": 6, "upload_once": 6, "insert_first": 10, "copy": 6,
-        "copy_and_delete": 8, "copy_own": 12, "replace": 4, "refer": 20, "clear": 24, "move": 24,
-        "refer_in_two_phases": 4, "delete": 8, "change_key": 8,
-        "change_own_key": 6, "thumbnail": 2, "check_any": 30,
+        "upload": 14, "upload_own": 6, "upload_once": 6, "upload_and_merge": 2,
+        "insert_first": 10, "copy": 6, "copy_and_delete": 8, "copy_own": 12, "replace": 4,
+        "refer": 20, "clear": 24, "move": 24, "refer_in_two_phases": 4, "delete": 8,
+        "change_key": 8, "change_own_key": 6, "thumbnail": 2, "check_any": 30,
         "upload_picture": 6, "drop_frame": 6, "delete_picture": 3, "restore_picture": 8,
         "upload_scan": 4, "insert_scan_first": 8, "copy_scan": 4, "delete_scan": 8, "pin": 2,
-        "hold_own": 4, "pause": 1, "pause_deletes": 4, "declare": 3, "alter": 0.6,
+        "hold_own": 4, "pause": 1, "pause_deletes": 2, "declare": 3, "alter": 0.6,
         "alter_scan": 0.3, "truncate": 2, "lose_keeper": 12, "ask": 0.5, "explain": 2,
     }
 
@@ -251,9 +251,20 @@ class User(Client):
 
     def delete_reference(self, name: str) -> None:
         kind = KINDS[name]
+        if kind.parts and self.chance.random() < 0.3:
+            self.merge_away(kind, self.slot(name))
+            return
         tables = kind.parts if self.chance.random() < 0.5 else ()
         for table in tables or (kind.table,):
             self.execute(f"delete from {table} where id = %s", self.slot(name))
+
+    def merge_away(self, kind: Kind, slot: int) -> None:
+        """A MERGE that takes the row to another partition, perhaps, where it refers to nothing."""
+        new = slot + ONCE * self.chance.randint(1, 9)
+        self.execute(
+            f"merge into {kind.table} as r using (values (%s::integer)) as s(id) on r.id = s.id "
+            f"when matched then update set id = %s, {kind.column} = null", slot, new)
+        self.execute(f"delete from {kind.table} where id = %s", new)
 
     def move(self) -> None:
         """What one of our references refers to gets another one, of another kind, a moment after
@@ -353,6 +364,13 @@ class User(Client):
                 self.delete_reference(name)
         if self.chance.random() < 0.5:
             self.delete_file(self.conn, file)
+
+    def upload_and_merge(self) -> None:
+        """The same, and the only row that refers to it is moved away."""
+        file = self.number_once()
+        self.upload_path(f"once-{file}", file, "partitioned")
+        with self.telling("partitioned", None), self.transaction():
+            self.merge_away(KINDS["partitioned"], self.slot("partitioned"))
 
     def insert_file(self, file: int, path: object) -> None:
         self.execute("insert into app.file (id, digest, path) values (%s, 'd' || %s, %s)",
@@ -757,14 +775,17 @@ class User(Client):
         """Nothing is claimed of what only one client pauses."""
         if self.number != 0:
             return
-        self.rows("select gc.pause('scan', 'storm', now() + interval '10 seconds', 'deletes')")
+        self.rows("select gc.pause('scan', 'storm', now() + interval '15 seconds', 'deletes')")
         since, begun = self.value("select clock_timestamp()"), time.monotonic()
-        time.sleep(1.7 * CLAIMED_WITHIN)
+        leased = CLAIMED_WITHIN + self.storm.lease
+        time.sleep(leased + CLAIMED_WITHIN)
         claimed = self.rows(
-            "select id, key, worker from gc.tombstones where collection = 'scan' "
-            "and worker is not null and due_at - make_interval(secs => %s) > %s limit 3",
-            self.storm.lease + CLAIMED_WITHIN, since)
-        if claimed and time.monotonic() < begun + 9:
+            "select key, worker from gc.tombstones where collection = 'scan' "
+            "and worker is not null and due_at > %s + make_interval(secs => %s) "
+            "union all select key, worker from gc.deletion_log where collection = 'scan' "
+            "and worker is not null and deleted_at > %s + make_interval(secs => %s) limit 3",
+            since, leased, since, leased)
+        if claimed and time.monotonic() < begun + 14:
             self.oracle.violated(f"scans were paused, and workers claimed {claimed}")
         self.rows("select gc.resume('scan')")
         self.oracle.count("pause deletes")

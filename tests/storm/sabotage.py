@@ -107,6 +107,14 @@ SABOTAGES = [
         (("where p.what = _is_paused.what and p.until > clock_timestamp()",
           "where p.what = _is_paused.what and false"),)),
     Sabotage(
+        "rows that a MERGE moves", "application",
+        (("    where gc._follows_moves(c, w.relation, w.columns) and b.body <> ''\n",
+          "    where false\n"),)),
+    Sabotage(
+        "pins of rows that get another key", "application",
+        (("            perform gc._follow_holds(change);\n"
+          "            perform gc._follow_pins(change);\n", ""),)),
+    Sabotage(
         "pauses of deletes", "application",
         (("    where not gc._is_paused(p.collection, 'deletes')\n", ""),)),
     Sabotage(
