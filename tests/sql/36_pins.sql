@@ -288,7 +288,7 @@ update app.scroll set number = number + 1;
 select is_empty('table gc.key_changes',
     'but not where the type may be anybody''s, or print as a session likes');
 create table app.couple (a text, b integer, primary key (a, b));
-insert into app.couple values (' x', 1), ('"\', 2), ('', 3), ('(,)', 4), ('plain', 5);
+insert into app.couple values (' x', 1), (E'"\\', 2), ('', 3), ('(,)', 4), ('plain', 5);
 select is(gc._keys_of('{a,b}', array(select to_jsonb(p) from app.couple as p order by b)),
     array(select row(p.a, p.b)::text from app.couple as p order by b), 'keys are written as rows are');
 
