@@ -15,7 +15,7 @@ create table gc.key_changes (
 create index key_changes_collection_idx on gc.key_changes (collection);
 
 comment on table gc.key_changes is
-    'Keys that have changed, a statement a line, until pins and holds have followed.';
+    'Keys that have changed, until pins and holds have followed.';
 comment on column gc.key_changes.id is
     'The order of the changes: a row is changed again only after the first change is committed.';
 comment on column gc.key_changes.collection is 'The collection of the rows.';
@@ -24,21 +24,68 @@ comment on column gc.key_changes.new_keys is
     'Those after it, in the same order; another number of them: it is not known which is which.';
 
 
--- Where the statement has queued nothing, no key has changed.
+-- In lines of ten thousand rows, because a statement may change more than one value has room for.
+-- Where it is not known which is which, all are one line.
+create function gc._key_lines_sql(c gc._shape, source text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select gc._render($template$
+select r.n / case when s.is_same then 10000 else 9223372036854775807 end,
+    array_agg(r.key order by r.n)
+from (select row_number() over () - 1, {key_text} from {source} as {alias}) as r(n, key)
+cross join (
+    select (select count(*) from {old_rows} as o) = (select count(*) from {new_rows} as n)
+) as s(is_same)
+group by 1$template$, c.words || jsonb_build_object('source', source))
+$$;
+
+comment on function gc._key_lines_sql(gc._shape, text) is
+    'The query for the keys of updated rows, before or after, in lines.';
+
+
+-- Not if the rows that are compared would be none: 1.0 and 1.00 are one key to PostgreSQL, and two
+-- texts; and rows may exchange their keys, if the primary key is checked at the statement's end.
+create function gc._queues_changed_keys(c gc._shape)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select c.collect <> 'deleted' and bool_and(
+        i.indimmediate and gc._is_one_value(a.atttypid, a.attcollation))
+    from pg_index as i
+    join pg_attribute as a on a.attrelid = i.indrelid
+    where i.indrelid = c.target and i.indisprimary and a.attname = any ((c.key).names)
+$$;
+
+comment on function gc._queues_changed_keys(gc._shape) is
+    'Whether a statement that changes keys queues rows in any case.';
+
+
 create function gc._note_keys_sql(c gc._shape)
     returns text
     language sql
     stable
     set search_path = pg_catalog, pg_temp
 as $$
-    select gc._render(case when c.collect = 'deleted' then '{noted}'
-        else E'if found then\n    {noted}\nend if;' end,
+    select gc._render(
+        case when gc._queues_changed_keys(c) then E'if found then\n    {noted}\nend if;'
+            else '{noted}' end,
         jsonb_build_object('noted', gc._render($template$
 insert into gc.key_changes (collection, old_keys, new_keys)
-select {name}, o.keys, n.keys
-from (select array(select {key_text} from {old_rows} as {alias})) as o(keys)
-cross join (select array(select {key_text} from {new_rows} as {alias})) as n(keys)
-where o.keys <> n.keys;$template$, c.words)))
+select {name}, coalesce(o.keys, '{}'), coalesce(n.keys, '{}')
+from (
+    {olds}
+) as o(line, keys)
+full join (
+    {news}
+) as n(line, keys) on n.line = o.line
+where o.keys is distinct from n.keys;$template$, c.words || jsonb_build_object(
+            'olds', gc._key_lines_sql(c, c.words ->> 'old_rows'),
+            'news', gc._key_lines_sql(c, c.words ->> 'new_rows')))))
 $$;
 
 comment on function gc._note_keys_sql(gc._shape) is

@@ -20,9 +20,10 @@ DEADLOCK = "40P01"
 # Who reads a table and then writes it has one with an ALTER TABLE that comes between. And whoever
 # gives a row another key waits for who deletes the row that has it, and looks at what refers to it.
 KNOWN_DEADLOCKS = ("alter table", "update app.file set id = ")
-# A runner asks, at its start, what it may call; and who locks a table ends its vacuum.
+# A runner asks, at its start, what it may call; one that is told to end does not wait for an answer
+# for long; and who locks a table ends its vacuum.
 HARMLESS = ("a batch must have at least one row", "a worker must have a name",
-            "canceling autovacuum task")
+            "canceling statement due to user request", "canceling autovacuum task")
 # Seconds: so long no object is without a row and a tombstone; and when runners have less haste, and
 # many storms may share the machine.
 FORGOTTEN_AFTER, LATER_FORGOTTEN_AFTER = 20.0, 90.0
@@ -167,8 +168,13 @@ class Watcher:
                   f"max(review_after) - now(), max(review_count) from {queue} group by event")]
 
     def reviewed_up_to(self, conn: Connection, now: float) -> float:
-        """What was queued before has been looked at: reviews may be behind on a busy machine."""
-        overdue = [row[0] for queue in self.queues(conn) for row in rows(
+        """What was queued before has been looked at, by reviews that have ended: they may be behind
+        on a busy machine, and a commit may wait for the standby."""
+        overdue = [row[0] for row in rows(
+            conn, "select coalesce(extract(epoch from clock_timestamp() - min(xact_start)), 0)"
+                  "::float from pg_stat_activity where pid <> pg_backend_pid() "
+                  "and datname = current_database() and backend_type = 'client backend'")]
+        overdue += [row[0] for queue in self.queues(conn) for row in rows(
             conn, "select coalesce(extract(epoch from now() - min(review_after)), 0)::float "
                   f"from {queue} where review_after < now()")]
         return now - max(overdue, default=0.0)
