@@ -324,6 +324,7 @@ begin
             select l.id, max(o.due_at) from gc.tombstones as l
             join gc.tombstones as o
                 on o.url = l.url and coalesce(o.generation = l.generation, true)
+                and o.id <> all (taken)
             where l.id = any (taken)
                 and (versions or l.finalizers is not null or l.causes is not null)
                 and (o.generation is distinct from l.generation
@@ -700,6 +701,8 @@ begin
     perform gc._step_back(gc._without_url(taken), 'its collection has no url any more');
     perform gc._refuse_markers(taken);
     perform gc._drop_used(taken, moment + (select s.statement_timeout from gc.settings as s));
+    -- A row that was there when duplicates were looked for may have gone since, and may come back.
+    taken := gc._without_duplicates(taken, moment);
     perform gc._remember_leases(taken, false);
     return query
         select t.id, t.collection, t.key, t.label, t.url, t.generation, t.size, t.due_at
